@@ -17,6 +17,8 @@ from spark_jobs.result import JobResult
 from spark_jobs.spark.java import JavaNotFoundError
 
 CLEAN, FAILED, VIOLATION = 0, 1, 2
+FURTHER = ("topics",)
+"""Rows of another kind than ``rows``, which some jobs have."""
 
 _LINES_SHOWN = 3
 _ROWS_SHOWN = 20
@@ -55,6 +57,7 @@ def summary(job: str, result: JobResult, wall_s: float) -> dict[str, Any]:
         "wall_s": round(wall_s, 3),
         "segments": [report.as_json() for report in result.reports],
         "rows": result.rows,
+        **result.further,
         "totals": result.totals,
     }
 
@@ -116,13 +119,14 @@ def print_table(
     """For people: the first of the rows, or of those `shown` in their place, with units. All rows
     are in `place`, and with `wide` here.
     """
-    rows = report["rows"] if wide or shown is None else shown
-    listed = rows if wide else rows[:_ROWS_SHOWN]
-    if listed:
+    tables = [report["rows"] if wide or shown is None else shown]
+    tables += [report[name] for name in FURTHER if name in report]
+    for rows in filter(None, tables):
+        listed = rows if wide else rows[:_ROWS_SHOWN]
         _print_rows(listed)
-    if len(listed) < len(rows):
-        where = f", and {place} has them" if place is not None else ""
-        print(f"... {len(rows) - len(listed):,} more: --wide shows all rows{where}")
+        if len(listed) < len(rows):
+            where = f", and {place} has them" if place is not None else ""
+            print(f"... {len(rows) - len(listed):,} more: --wide shows all rows{where}")
     for name, value in report["totals"].items():
         print(f"{name.replace('_', ' ')}: {_printable(name, value)}")
     for segment in report["segments"]:

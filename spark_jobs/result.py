@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 from spark_jobs.logs.quality import FileReport
@@ -17,7 +18,8 @@ class JobResult:
     """What a job found: `rows` as in docs/spark.md, `violation`: a guarantee was broken.
 
     `shown`: what people see in place of the rows, the worst first. `broken`: which rows make a
-    violation, for jobs where rows do.
+    violation, for jobs where rows do. `further`: rows of another kind, under their names; `broken`
+    is asked of them, too.
     """
 
     rows: list[dict[str, Any]]
@@ -26,10 +28,14 @@ class JobResult:
     totals: dict[str, Any] = field(default_factory=dict)
     shown: list[dict[str, Any]] | None = None
     broken: Callable[[Row], bool] | None = field(default=None, compare=False)
+    further: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._judge()
+
+    def _judge(self) -> None:
         if self.broken is not None:
-            self.violation = any(map(self.broken, self.rows))
+            self.violation = any(map(self.broken, chain(self.rows, *self.further.values())))
 
     def only(self, wanted: Mapping[str, str]) -> None:
         """Leaves out rows, and their violations, that do not match these patterns, by column."""
@@ -41,5 +47,5 @@ class JobResult:
         self.rows = list(filter(matches, self.rows))
         if self.shown is not None:
             self.shown = list(filter(matches, self.shown))
-        if self.broken is not None:
-            self.violation = any(map(self.broken, self.rows))
+        self.further = {name: list(filter(matches, rows)) for name, rows in self.further.items()}
+        self._judge()

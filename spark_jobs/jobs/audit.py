@@ -18,11 +18,14 @@
 
 Bytes are compared by blocks of numbers (`spark_jobs.audit.sums`). Where these differ, and at the
 ends of what a listener was there for, the logs are read again for the payload CRC of each message.
+
+`spark_jobs.audit.topics` has the rules for topics; in keys of their rows ``channel`` is the topic
+and ``queue`` its channel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from spark_jobs.audit import topics
 from spark_jobs.audit.debt import BASE_BITS, Debt
 from spark_jobs.audit.sums import BLOCK_BITS, CHANNEL_BITS, GROUP_BITS, Blocks, Sums, compare
 from spark_jobs.directory import Directory
@@ -62,6 +66,13 @@ TABLE = pa.schema(
     ]
 )
 """Of ``audit/``."""
+TOPICS = pa.schema(
+    [
+        *((name, pa.int64() if name == "database" else pa.string()) for name in (*KEYS, "queue")),
+        *((name, pa.int64()) for name in (*topics.FIGURES, "incomplete")),
+    ]
+)
+"""Of ``audit_topics/``."""
 
 Suspects = dict[tuple[str, int, str], NDArray[np.int64]]
 """By channel: blocks of `spark_jobs.audit.sums`, in order."""
@@ -143,6 +154,9 @@ class Partials:
     of roles ``sent`` and ``received``: per channel the sums of its blocks, a group in a row.
 
     With `suspects`, only rows of the latter two roles: checksums of the messages in these blocks.
+
+    Rows of role ``queued`` are of topics, with ``queue`` null for what was published; those with
+    `suspect_topics` of the messages in these blocks. Of role ``incomplete`` is one of such a log.
     """
 
     COLUMNS = (
@@ -157,6 +171,10 @@ class Partials:
         pa.field("blocks", pa.list_(pa.int64())),
         pa.field("sizes", pa.list_(pa.int64())),
         pa.field("totals", pa.list_(pa.int64())),
+        pa.field("queue", pa.string()),
+        pa.field("balances", pa.list_(pa.int64())),
+        pa.field("firsts", pa.list_(pa.int64())),
+        pa.field("marks", pa.binary()),
         pa.field("last_seq", pa.int64()),
         pa.field("last_ns", pa.int64()),
         pa.field("last_commit", pa.int64()),
@@ -168,9 +186,14 @@ class Partials:
         *(pa.field(name, pa.int64()) for name in _COUNTS),
     )
 
-    FIELDS = ("ts", "commit_seq", "chan_seq", "kind", "lag", "batch", "aux")
+    FIELDS = ("ts", "commit_seq", "chan_seq", "kind", "attempts", "lag", "batch", "aux")
 
-    def __init__(self, reader: LogReader, suspects: Suspects | None = None) -> None:
+    def __init__(
+        self,
+        reader: LogReader,
+        suspects: Suspects | None = None,
+        suspect_topics: Suspects | None = None,
+    ) -> None:
         self._reader = reader
         self._debt = Debt()
         self._suspects = suspects
@@ -183,6 +206,8 @@ class Partials:
         self._last_commit = np.empty(0, dtype=np.int64)
         self._read_until_ns = 0
         self._read_until_commit = 0
+        self._topics = topics.Sums() if suspects is None else topics.Details()
+        self._suspect_topics = suspect_topics or {}
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         records, kind = chunk.records, chunk.kind
@@ -203,6 +228,31 @@ class Partials:
                     yield from self._summed(role)
         if self._suspects is None:
             self._follow(chunk, kind, received, sent)
+        if len(received) + len(sent) < len(kind):
+            yield from self._of_topics(chunk, kind)
+
+    def _of_topics(self, chunk: Chunk, kind: NDArray[np.uint8]) -> Iterator[Mapping[str, Any]]:
+        at = topics.of_topics(kind)
+        if len(at) == 0:
+            return
+        if isinstance(self._topics, topics.Details):
+            engine = _engine(self._reader)
+            for database, name in self._reader.channels[len(self._topics.wanted) :]:
+                key = (engine, database, name.partition(":")[0])
+                self._topics.wanted.append(self._suspect_topics.get(key, self._suspect_places[:0]))
+        if self._topics.add(chunk.channel[at], chunk.records[at]):
+            yield from self._queued()
+
+    def _queued(self) -> Iterator[Mapping[str, Any]]:
+        found = self._topics.take()
+        if found is None:
+            return
+        channel, columns = found
+        names = [name.partition(":") for _, name in self._reader.channels]
+        topic, queue = (pa.array([parts[at] for parts in names], pa.string()) for at in (0, 2))
+        which = pa.array(channel)
+        columns |= {"channel": topic.take(which), "queue": queue.take(which)}
+        yield _channel_columns(self._reader, channel) | columns | {"role": "queued"}
 
     def _follow(
         self,
@@ -213,7 +263,7 @@ class Partials:
     ) -> None:
         """What was owed, and how far the log goes."""
         records = chunk.records
-        woke = np.flatnonzero(kind == _WAKE)
+        woke = np.flatnonzero((kind == _WAKE) & (chunk.channel < 0))  # no topic's consumer
         idle = woke[records["batch"][woke] == 0]
         self._read_until_ns = max(self._read_until_ns, int(records["ts"][idle].max(initial=0)))
         commit = records["commit_seq"]
@@ -287,7 +337,10 @@ class Partials:
         for role, checksums in self._details.items():
             yield from checksums.put_out(self._reader)
             yield from self._summed(role)
+        yield from self._queued()
         log = self._reader.log
+        if self._reader.incomplete:
+            yield {"role": ["incomplete"], "engine": _engine(self._reader)}
         senders = np.flatnonzero(self._last_seq >= 0)
         if len(senders):
             yield _channel_columns(self._reader, senders) | {
@@ -353,18 +406,34 @@ def _compare_sums(channel: Mapping[str, Any], table: pa.Table) -> list[dict[str,
     return rows
 
 
+def _parted(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Those of topics, and the others."""
+    queued = pc.equal(rows["role"], "queued")
+    return rows.filter(queued), rows.filter(pc.invert(queued))
+
+
+def _queues(rows: pa.Table) -> tuple[pa.Table, dict[str, pa.Table]]:
+    """What was published, and what each queue has."""
+    queues = {key["queue"]: own for key, own in groups(rows, "queue")}
+    return queues.pop("", rows.slice(0, 0)), queues
+
+
 def _examine(partials: pa.Table) -> pa.Table:
     """Rows of `Partials`, without those of sums; instead of these rows of role ``compared``, with
-    ``no_send`` of a log and channel, and of role ``suspects``, with ``blocks`` of a channel.
+    ``no_send`` of a log and channel, of role ``suspects``, with ``blocks`` of a channel, and those
+    of `topics.compare`.
     """
     of_sums = pc.is_valid(partials["block"])
-    rows = [
-        row
-        for channel, group in groups(partials.filter(of_sums), *KEYS, "block")
-        for row in _compare_sums(channel, group)
-    ]
-    left = partials.drop_columns(["block", "offsets", "crcs", "sizes", "totals"])
-    left = left.append_column("no_send", pa.nulls(left.num_rows, pa.int64()))
+    rows = []
+    for channel, group in groups(partials.filter(of_sums), *KEYS, "block"):
+        of_topics, of_channels = _parted(group)
+        rows += _compare_sums(channel, of_channels)
+        own = {name: channel[name] for name in KEYS}
+        rows += [own | row for row in topics.compare(*_queues(of_topics))]
+    dropped = ("block", "offsets", "crcs", "totals", "balances", "firsts", "marks")
+    left = partials.drop_columns(list(dropped))
+    for name in ("no_send", "first"):
+        left = left.append_column(name, pa.nulls(left.num_rows, pa.int64()))
     added = pa.Table.from_pylist(rows, schema=left.schema)
     return pa.concat_tables([left.filter(pc.invert(of_sums)), added])
 
@@ -405,24 +474,26 @@ def _compare(channel: Mapping[str, Any], rows: pa.Table) -> list[dict[str, Any]]
 _COMPARED = pa.schema(
     [
         *((name, pa.int64() if name == "database" else pa.string()) for name in KEYS),
-        ("log_id", pa.string()),
-        *((name, pa.int64()) for name in _DIFFERENCES),
+        *((name, pa.string()) for name in ("log_id", "queue")),
+        *((name, pa.int64()) for name in ("block", *_DIFFERENCES, *topics.COMPARED)),
     ]
 )
 
 
 def _compare_details(details: pa.Table) -> pa.Table:
-    rows = [
-        row
-        for channel, group in groups(details, *KEYS, "block")
-        for row in _compare(channel, group)
-    ]
+    rows = []
+    for channel, group in groups(details, *KEYS, "block"):
+        of_topics, of_channels = _parted(group)
+        rows += _compare(channel, of_channels)
+        rows += [channel | row for row in topics.compare_messages(*_queues(of_topics))]
     return pa.Table.from_pylist(rows, schema=_COMPARED)
 
 
-def _differences(engine: Engine, survey: Survey, suspects: Suspects) -> list[dict[str, Any]]:
-    """Per channel, block and receiving log: ``no_send`` and ``corrupted`` of these messages."""
-    details = engine.load("audit", survey, suspects=suspects)
+def _differences(engine: Engine, survey: Survey, **suspects: Suspects) -> list[dict[str, Any]]:
+    """Per channel, block and receiving log: ``no_send`` and ``corrupted`` of these messages; per
+    topic, block and ``queue`` what `topics.compare_messages` has.
+    """
+    details = engine.load("audit", survey, **suspects)
     found: list[dict[str, Any]] = summed(
         details, ("block", *KEYS), _compare_details, KEYS
     ).table.to_pylist()
@@ -438,19 +509,18 @@ def _key(row: Mapping[str, Any]) -> tuple[str, int, str]:
     return row["engine"], row["database"], row["channel"]
 
 
-def _found(engine: Engine, survey: Survey, table: pa.Table) -> list[dict[str, Any]]:
-    """One row of `TABLE` per listener and channel, before the rules for tails and incomplete logs;
-    `table` is what was `examined`.
-    """
-    differences: dict[tuple[Any, ...], dict[str, int]] = {}
-    rows = _of_role(table, "compared")
-    parts: dict[tuple[str, int, str], list[int]] = {}
-    for row in _of_role(table, "suspects"):
-        parts.setdefault(_key(row), []).extend(row["blocks"])
-    suspects = {channel: np.sort(np.array(blocks)) for channel, blocks in parts.items()}
-    if suspects:
-        rows += _differences(engine, survey, suspects)
+def _suspects(rows: Iterable[Mapping[str, Any]]) -> Suspects:
+    """Of rows with ``blocks`` of a channel."""
+    parts: dict[tuple[str, int, str], set[int]] = {}
     for row in rows:
+        parts.setdefault(_key(row), set()).update(row["blocks"])
+    return {channel: np.array(sorted(blocks)) for channel, blocks in parts.items() if blocks}
+
+
+def _listeners(table: pa.Table, compared: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row of `TABLE` per listener and channel, before any rule for incomplete logs."""
+    differences: dict[tuple[Any, ...], dict[str, int]] = {}
+    for row in (*_of_role(table, "compared"), *compared):
         entry = differences.setdefault((*_key(row), row["log_id"]), dict.fromkeys(_DIFFERENCES, 0))
         for name in _DIFFERENCES:
             entry[name] += row.get(name) or 0
@@ -466,6 +536,47 @@ def _found(engine: Engine, survey: Survey, table: pa.Table) -> list[dict[str, An
         merged |= dict(zip(_LAST, last.get(_key(row), ()), strict=False))
         found.append({name: merged[name] for name in TABLE.names})
     return sorted(found, key=lambda row: (*_key(row), row["pid"], row["log_id"]))
+
+
+def _topics(
+    table: pa.Table, queues: topics.Queues, compared: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """One row of `TOPICS` per topic and channel of it."""
+    published: dict[tuple[Any, ...], dict[int, int]] = {}
+    for row in _of_role(table, "topic"):
+        sizes = zip(row["blocks"], row["sizes"], strict=True)
+        published.setdefault(_key(row), {}).update(sizes)
+    parts: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for each in compared:
+        parts.setdefault((*_key(each), each["queue"]), []).append(each)
+    incomplete = {row["engine"] for row in _of_role(table, "incomplete")}
+    return [
+        dict(zip((*KEYS, "queue"), key, strict=True))
+        | queue.settled(published.get(key[:-1], {}), parts.get(key, []))
+        | {"incomplete": int(key[0] in incomplete)}
+        for key, queue in sorted(queues.items())
+    ]
+
+
+def _found(
+    engine: Engine, survey: Survey, table: pa.Table
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of `TABLE` and of `TOPICS`; `table` is what was `examined`."""
+    queues: topics.Queues = {}
+    for row in _of_role(table, "queue"):
+        queues.setdefault((*_key(row), row["queue"]), topics.Queue()).add(row)
+    suspects = _suspects(_of_role(table, "suspects"))
+    doubtful = [
+        dict(zip(KEYS, key, strict=False)) | {"blocks": queue.suspects}
+        for key, queue in queues.items()
+    ]
+    suspect_topics = _suspects(doubtful)
+    compared = []
+    if suspects or suspect_topics:
+        compared = _differences(engine, survey, suspects=suspects, suspect_topics=suspect_topics)
+    of_topics = [row for row in compared if row["queue"] is not None]
+    of_listeners = [row for row in compared if row["queue"] is None]
+    return _listeners(table, of_listeners), _topics(table, queues, of_topics)
 
 
 def judge(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -502,6 +613,23 @@ def judge(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def judge_topic(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The row for one topic and channel of it."""
+    incomplete = bool(found["incomplete"])
+    proved = {
+        name: None if incomplete and name in topics.UNPROVEN else found[name]
+        for name in topics.FIGURES
+    }
+    return {
+        "topic": found["channel"],
+        "channel": found["queue"],
+        **proved,
+        "database": found["database"],
+        "engine": found["engine"].split("/", 1)[1],
+        "incomplete": incomplete,
+    }
+
+
 _SHOWN = (
     *("channel", "pid", "host", "expected", "distinct", "lost", "dup", "out_of_order"),
     *("corrupted", "unproven", "dropped"),
@@ -509,20 +637,32 @@ _SHOWN = (
 
 
 def is_violation(row: Mapping[str, Any]) -> bool:
-    """Whether that row proves that a guarantee was broken."""
+    """Whether that row, of a listener or of a topic, proves that a guarantee was broken."""
+    if "topic" in row:
+        return bool(row["finished_twice"] or row["delivered_after"])
     broken = ("lost", "dup", "out_of_order", "corrupted")
     return not row["incomplete"] and any(row[name] for name in broken)
 
 
 def run(engine: Engine, survey: Survey, out: Directory) -> JobResult:
-    """Rows as in docs/spark.md, plus dropped, unowed, database, engine, backend_id, log_id."""
+    """Rows as in docs/spark.md, plus dropped, unowed, database, engine, backend_id, log_id; and
+    ``topics``, of their channels.
+    """
     table, others = examined(engine, survey)
-    found = _found(engine, survey, table)
+    found, found_topics = _found(engine, survey, table)
     write_rows(out / "audit", found, TABLE)
+    write_rows(out / "audit_topics", found_topics, TOPICS)
     rows = [judge(row) for row in found]
     names = ("expected", "distinct", "lost", "dup", "out_of_order", "corrupted", "unproven")
     totals = {name: sum(row[name] or 0 for row in rows) for name in names}
     worst = sorted(rows, key=lambda row: not is_violation(row))
     shown = [{name: row[name] for name in _SHOWN} for row in worst]
-    reports = reports_of(others, survey)
-    return JobResult(rows, reports, totals=totals, shown=shown, broken=is_violation)
+    of_topics = sorted(map(judge_topic, found_topics), key=lambda row: not is_violation(row))
+    return JobResult(
+        rows,
+        reports_of(others, survey),
+        totals=totals,
+        shown=shown,
+        broken=is_violation,
+        further={"topics": of_topics},
+    )

@@ -1,9 +1,13 @@
-"""From publishing a message on a topic to finishing it, per topic and channel.
+"""From publishing a message on a topic to finishing it, per topic and channel: how long it waited
+for a consumer, how long the consumer took, and both together.
 
-What the log of a consumer holds: FIN (finished), REQ (requeued), TIMEOUT (taken away). Each has
-``ts``; ``ref_ts``, when the message was published by the same clock, or 0 when that is not known
-(published before the last boot); ``commit_seq``, the message; ``attempts``, which delivery it was;
-and a channel named TOPIC:CHANNEL, where neither part can contain a colon.
+What the log of a consumer holds: DELIVER (handed over), FIN (finished), REQ (requeued), TIMEOUT
+(taken away). Each has ``ts``; ``ref_ts``, when the message was published by the same clock, or 0
+when that is not known (published before the last boot); ``commit_seq``, the message; ``attempts``,
+which delivery it was; and a channel named TOPIC:CHANNEL, where neither part can contain a colon.
+
+*wait* is from publishing to the first delivery, *service* from a delivery to the FIN of it, which
+the same log holds.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from spark_jobs.engine.base import Engine, summed
 from spark_jobs.engine.partials import reports_of
 from spark_jobs.engine.tables import write_table
 from spark_jobs.figures.histogram import QUANTILES
-from spark_jobs.figures.quantiles import HISTOGRAM, summarised
+from spark_jobs.figures.quantiles import HISTOGRAM, Ints, grouped, summarised
 from spark_jobs.figures.windows import (
     WINDOW_COLUMNS,
     Buffer,
@@ -41,43 +45,88 @@ from spark_jobs.logs.schema import Kind
 from spark_jobs.result import JobResult
 
 KEYS = ("engine", "database", "topic", "channel")
-COUNTS = ("finished", "requeued", "timed_out", "timed", "sum_ns", "sum_attempts")
+COUNTS = ("delivered", "finished", "requeued", "timed_out", "sum_attempts")
+MEASURES = ("", "wait_", "service_")
+"""What is timed, as a prefix of columns: without one it is from publishing to finishing."""
 LEFT_OUT = ("negative", "unknown", "other_clock")
 
 _WINDOW = ("host", "boot_id", *KEYS, "window")
 _LOGGED = ("engine", "database", "channel")
 """What a log has of `KEYS`: topic and channel in one name."""
-_KINDS = (Kind.FIN, Kind.REQ, Kind.TIMEOUT)
+_KINDS = (Kind.DELIVER, Kind.FIN, Kind.REQ, Kind.TIMEOUT)
 _NEVER = np.iinfo(np.int64).max
+_FIGURES = {"timed": "sum", "sum_ns": "sum", "min_ns": "min", "max_ns": "max"}
+_UNDER_WAY = 1 << 16
+"""So many deliveries of a log are kept to wait for their FIN. Those that time out are never closed
+where another process found it out."""
+
+
+_SERVED = ("commit_seq", "attempts", "ts")
+
+
+class _Service:
+    """How long a consumer took, by its log alone."""
+
+    def __init__(self) -> None:
+        self._open = tuple(np.empty(0, dtype=np.int64) for _ in range(4))
+        """channel, message, attempts and ts of what was delivered and not answered."""
+
+    def add(self, records: Any, channel: Ints) -> Ints:
+        """Of each record, in ns; -1 where it is no FIN, or its DELIVER is not known."""
+        kept = len(self._open[0])
+        own = (channel, *(records[name].astype(np.int64) for name in _SERVED))
+        channel, message, attempts, ts = map(np.concatenate, zip(self._open, own, strict=True))
+        kind = np.concatenate([np.full(kept, int(Kind.DELIVER)), records["kind"]])
+        order = np.lexsort((message, channel))  # stable
+        same = np.zeros(len(order), dtype=bool)
+        same[1:] = (np.diff(channel[order]) == 0) & (np.diff(message[order]) == 0)
+        at, before = order[1:][same[1:]], order[:-1][same[1:]]
+        ended = (kind[at] == Kind.FIN) & (kind[before] == Kind.DELIVER)
+        ended &= attempts[at] == attempts[before]
+        took = np.full(len(order), -1)
+        took[at[ended]] = ts[at[ended]] - ts[before[ended]]
+        open_end = kind == Kind.DELIVER
+        open_end[before] = False
+        left = np.flatnonzero(open_end)[-_UNDER_WAY:]
+        self._open = (channel[left], message[left], attempts[left], ts[left])
+        return took[kept:]
 
 
 class Partials:
-    """A row per window and channel, with the histogram of the latencies."""
+    """A row per window and channel, with the histograms of the latencies."""
 
     COLUMNS = (
         *WINDOW_COLUMNS,
-        *numbers(*COUNTS, "min_ns", "max_ns", "max_attempts", *LEFT_OUT),
-        *HISTOGRAM,
+        *numbers(*COUNTS, "max_attempts", *LEFT_OUT),
+        *numbers(*(f"{measure}{name}" for measure in MEASURES for name in _FIGURES)),
+        *(field.with_name(f"{measure}{field.name}") for measure in MEASURES for field in HISTOGRAM),
     )
-    FIELDS = ("ts", "ref_ts", "kind", "attempts", "peer")
+    FIELDS = ("ts", "ref_ts", "commit_seq", "kind", "attempts", "peer")
 
     def __init__(self, reader: LogReader, window_ns: int) -> None:
         self._reader = reader
         self._window_ns = window_ns
         self._buffer = Buffer()
+        self._service = _Service()
         self._left_out = dict.fromkeys(LEFT_OUT, 0)
 
-    def _latency(self, records: Any) -> Any:
-        """In ns; -1 where there is none."""
+    def _latencies(self, records: Any, channel: Ints) -> dict[str, Ints]:
+        """Of each measure, in ns; -1 where there is none. What is left out is that of a FIN."""
         finished = records["kind"] == Kind.FIN
         sent = records["ref_ts"].astype(np.int64)
         latency = records["ts"].astype(np.int64) - sent
-        unknown = finished & (sent == 0)
-        foreign = finished & ~unknown & ~self._reader.comparable(records)
-        negative = finished & ~unknown & ~foreign & (latency < 0)
+        unknown = sent == 0
+        foreign = ~unknown & ~self._reader.comparable(records)
+        negative = ~unknown & ~foreign & (latency < 0)
         for name, which in zip(LEFT_OUT, (negative, unknown, foreign), strict=True):
-            self._left_out[name] += int(np.count_nonzero(which))
-        return np.where(finished & ~(unknown | foreign | negative), latency, -1)
+            self._left_out[name] += int(np.count_nonzero(finished & which))
+        since = np.where(unknown | foreign | negative, -1, latency)
+        first = (records["kind"] == Kind.DELIVER) & (records["attempts"] == 1)
+        return {
+            "": np.where(finished, since, -1),
+            "wait_": np.where(first, since, -1),
+            "service_": self._service.add(records, channel),
+        }
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         which = np.flatnonzero((chunk.channel >= 0) & np.isin(chunk.records["kind"], _KINDS))
@@ -89,7 +138,7 @@ class Partials:
             channel=chunk.channel[which],
             kind=records["kind"].astype(np.int64),
             attempts=records["attempts"].astype(np.int64),
-            latency=self._latency(records),
+            **self._latencies(records, chunk.channel[which]),
         )
         if full:
             yield from self._put_out()
@@ -100,22 +149,19 @@ class Partials:
             return
         windows, at = dense(columns["window"])
         slot = at * len(self._reader.channels) + columns["channel"]
-        latency, kind = columns["latency"], columns["kind"]
-        timed = latency >= 0
+        kind = columns["kind"]
         attempts = np.where(kind == Kind.FIN, columns["attempts"], 0)
         key, figures = reduce_by(
             slot,
+            delivered=(np.add, (kind == Kind.DELIVER).astype(np.int64)),
             finished=(np.add, (kind == Kind.FIN).astype(np.int64)),
             requeued=(np.add, (kind == Kind.REQ).astype(np.int64)),
             timed_out=(np.add, (kind == Kind.TIMEOUT).astype(np.int64)),
-            timed=(np.add, timed.astype(np.int64)),
-            sum_ns=(np.add, np.where(timed, latency, 0)),
             sum_attempts=(np.add, attempts),
-            min_ns=(np.minimum, np.where(timed, latency, _NEVER)),
-            max_ns=(np.maximum, latency),
             max_attempts=(np.maximum, attempts),
         )
-        figures |= histograms(key, slot[timed], latency[timed])
+        for measure in MEASURES:
+            figures |= _timed(measure, key, slot, columns[measure])
         yield self._keys(key, windows) | figures
 
     def _keys(self, slot: Any, windows: Any) -> dict[str, Any]:
@@ -132,6 +178,20 @@ class Partials:
             yield {name: [count] for name, count in self._left_out.items()}
 
 
+def _timed(measure: str, owners: Ints, owner: Ints, latency: Ints) -> dict[str, Any]:
+    """The columns of a measure, of each owner; `latency` is -1 where there is none."""
+    timed = latency >= 0
+    _, figures = reduce_by(
+        owner,
+        timed=(np.add, timed.astype(np.int64)),
+        sum_ns=(np.add, np.where(timed, latency, 0)),
+        min_ns=(np.minimum, np.where(timed, latency, _NEVER)),
+        max_ns=(np.maximum, latency),
+    )
+    figures |= histograms(owners, owner[timed], latency[timed])
+    return {f"{measure}{name}": column for name, column in figures.items() if name != "n"}
+
+
 def _with_topics(rows: pa.Table) -> pa.Table:
     """Two columns of TOPIC:CHANNEL."""
     names = rows["channel"].combine_chunks().dictionary_encode()
@@ -145,26 +205,53 @@ def _with_topics(rows: pa.Table) -> pa.Table:
 
 def table(rows: pa.Table, *keys: str) -> pa.Table:
     """One row per key with all figures; the quantiles are null where nothing was timed."""
-    how = dict.fromkeys(COUNTS, "sum") | {"min_ns": "min", "max_ns": "max", "max_attempts": "max"}
-    return summarised(only_timed(_with_topics(rows)), keys, how)
+    rows = _with_topics(rows)
+    how = dict.fromkeys(COUNTS, "sum") | {"max_attempts": "max"}
+    result = grouped(rows, keys, how)
+    for measure in MEASURES:
+        names = [*_FIGURES, *(field.name for field in HISTOGRAM)]
+        own = rows.select([*keys, "n", *(f"{measure}{name}" for name in names)])
+        own = own.rename_columns([*keys, "n", *names])
+        found = summarised(only_timed(own), keys, _FIGURES)
+        for name in (*_FIGURES, *QUANTILES):
+            result = result.append_column(f"{measure}{name}", found[name])
+    return result
 
 
 def _row(found: Mapping[str, Any]) -> dict[str, Any]:
     names = (*KEYS, "finished", "min_ns", *QUANTILES, "max_ns")
-    finished, timed = found["finished"], found["timed"]
-    return {name: found[name] for name in names} | {
-        "mean_ns": found["sum_ns"] / timed if timed else None,
+    finished = found["finished"]
+    row = {name: found[name] for name in names} | {"mean_ns": _mean(found, "")}
+    row |= {
         "mean_attempts": found["sum_attempts"] / finished if finished else None,
         "max_attempts": found["max_attempts"],
         "requeued": found["requeued"],
         "timed_out": found["timed_out"],
+        "delivered": found["delivered"],
     }
+    for measure in MEASURES[1:]:
+        row |= {f"{measure}{name}": found[f"{measure}{name}"] for name in (*QUANTILES, "max_ns")}
+        row[f"{measure}mean_ns"] = _mean(found, measure)
+    return row
+
+
+def _mean(found: Mapping[str, Any], measure: str) -> float | None:
+    timed = found[f"{measure}timed"]
+    return found[f"{measure}sum_ns"] / timed if timed else None
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What people look at first."""
+    names = ("topic", "channel", "finished", "p50_ns", "p99_ns", "max_ns")
+    parts = (f"{measure}{name}_ns" for measure in MEASURES[1:] for name in ("p50", "p99"))
+    return {name: row[name] for name in (*names, *parts, "max_attempts", "requeued", "timed_out")}
 
 
 def run(engine: Engine, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
     """Rows: engine, database, topic, channel, finished, min_ns, the quantiles, max_ns, mean_ns,
-    mean_attempts and max_attempts (of what was finished), requeued, timed_out. By host, boot and
-    window they are in `e2e/` in `out`.
+    mean_attempts and max_attempts (of what was finished), requeued, timed_out, delivered, and the
+    quantiles, max_ns and mean_ns of wait and service. By host, boot and window they are in `e2e/`
+    in `out`.
     """
     with engine.load("e2e", survey, window_ns=nanoseconds(window)) as partials:
         by = ("host", "boot_id", *_LOGGED, "window")
@@ -173,4 +260,6 @@ def run(engine: Engine, survey: Survey, out: Directory, *, window: float = 1.0) 
     write_table(out / "e2e", with_time(found))
     rows = [_row(row) for row in whole.to_pylist()]
     totals = {name: pc.sum(others[name]).as_py() or 0 for name in LEFT_OUT}
-    return JobResult(rows, reports_of(others, survey), totals=totals)
+    worst = sorted(rows, key=lambda row: -(row["p99_ns"] or 0))
+    shown = [_shown(row) for row in worst]
+    return JobResult(rows, reports_of(others, survey), totals=totals, shown=shown)

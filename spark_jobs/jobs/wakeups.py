@@ -2,6 +2,9 @@
 
 A WAKE record that found something is followed by the messages it found, the first of which is the
 one that it was woken for: from that one's commit to the end of the sleep is the *wake latency*.
+
+A WAKE record with a channel is of a topic's consumer. These are counted by themselves: the signals
+that wake consumers are not.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ COUNTS = (
     "messages",
     "gaps",
     *REASONS,
+    "consumer_wakes",
+    "useful_consumer_wakes",
 )
 _TIMES = ("p50_ns", "p99_ns")
 
@@ -63,7 +68,9 @@ class Partials:
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         kind = chunk.records["kind"]
         signal = chunk.records["aux"][kind == Kind.SIGNAL] & np.uint64(0xFFFFFFFF)
-        wake = chunk.records[kind == Kind.WAKE]
+        slept = kind == Kind.WAKE
+        consumers = chunk.records["flags"][slept & (chunk.channel >= 0)] & USEFUL
+        wake = chunk.records[slept & (chunk.channel < 0)]
         reasons = np.bincount(np.minimum(wake["wake"], len(WAKE_NAMES) - 1), minlength=len(Wake))
         found = (
             len(signal),
@@ -73,6 +80,8 @@ class Partials:
             int(wake["batch"].sum(dtype=np.int64)),
             int(np.count_nonzero(kind == Kind.DROP)),
             *reasons[: len(Wake)].tolist(),
+            len(consumers),
+            int(np.count_nonzero(consumers)),
         )
         for name, value in zip(COUNTS, found, strict=True):
             self._totals[name] += value
@@ -83,6 +92,7 @@ class Partials:
     def _time(self, chunk: Chunk) -> None:
         records, ts = chunk.records, chunk.signed("ts")
         useful = (records["kind"] == Kind.WAKE) & ((records["flags"] & USEFUL) != 0)
+        useful &= chunk.channel < 0
         by_signal = useful & (records["wake"] == Wake.SIGNAL)
         woken = np.concatenate([[self._woken_at], np.where(by_signal, ts, 0)])
         self._woken_at = int(woken[-1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,15 @@ import pytest
 
 import pynotify
 from forking import ForkedChild
-from receiving import PATIENCE
+from receiving import PATIENCE, wait_until
 from sessions import EngineFactory
-from spark_jobs.jobs import audit, e2e
+from spark_jobs.jobs import audit, e2e, wakeups
 from spark_jobs.logs.reader import LogReader
-from spark_jobs.logs.schema import Kind
+from spark_jobs.logs.schema import RECORD, USEFUL, Kind, Wake
 from spark_jobs.survey import survey
 
 MESSAGES = 300
+NOTHING = np.empty(0, dtype=RECORD)
 CHANNELS = ("bill", "mail#ephemeral")
 HASTY = 11
 """So many are taken by a consumer that lets them time out, before the others come."""
@@ -116,7 +119,79 @@ def test_topics_of_real_processes(local: Any, make_engine: EngineFactory, tmp_pa
         )
         assert row["requeued"] >= MESSAGES // 7 - HASTY
         assert row["timed_out"] >= HASTY
+        assert row["delivered"] == sum(account.attempts.values())
+        assert 0 < row["wait_p50_ns"] <= row["wait_max_ns"] <= max(account.at_most_ns.values())
+        assert 0 < row["service_p50_ns"] <= row["service_max_ns"] <= row["max_ns"]
     assert result.totals == {"negative": 0, "unknown": 0, "other_clock": 0}
-    # Topics owe nobody a notification: the audit has nothing to say of them.
+    # Topics owe nobody a notification: of listeners the audit has nothing to say.
     checked = audit.run(local, found, tmp_path / "audit")
     assert (checked.rows, checked.violation) == ([], False)
+    figures = ("finished", "finished_twice", "delivered_after", "unfinished", "unpublished")
+    assert {
+        f"{row['topic']}:{row['channel']}": tuple(row[name] for name in figures)
+        for row in checked.further["topics"]
+    } == dict.fromkeys(accounts, (MESSAGES, 0, 0, 0, 0))
+
+
+def take_until_the_end(name: str, log: Path) -> None:
+    """A thread that sleeps in get()."""
+    with pynotify.connect(name, latency_log=log) as conn:
+        consumer = conn.topic("jobs").channel("work").consumer()
+        for message in iter(lambda: consumer.get(PATIENCE), None):
+            message.finish()
+            if message.body == b"end":
+                return
+
+
+def take_from_an_event_loop(name: str, log: Path) -> None:
+    """The loop sleeps on the consumer's descriptor."""
+
+    async def run() -> None:
+        async with (
+            pynotify.AsyncConnection.connect(name, latency_log=log) as conn,
+            conn.topic("jobs").channel("work").consumer() as consumer,
+        ):
+            async for message in consumer:
+                await message.finish()
+                if message.body == b"end":
+                    return
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("take", "why"), [(take_until_the_end, Wake.SIGNAL), (take_from_an_event_loop, Wake.FD)]
+)
+def test_sleeps_of_consumers(
+    take: Callable[[str, Path], None],
+    why: Wake,
+    local: Any,
+    make_engine: EngineFactory,
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "logs"
+    log.mkdir(mode=0o700)
+    engine = make_engine()
+    with engine.connect() as conn:
+        topic = conn.topic("jobs")
+        channel = topic.channel("work")
+        child = ForkedChild(lambda: take(engine.name, log))
+
+        def has_slept() -> bool:
+            """Sends one message more; whether one of those so far ended a sleep."""
+            topic.publish("x")
+            wait_until(lambda: channel.stats().depth == 0, "it was taken")
+            return any((records(log, Kind.WAKE).get("jobs:work", NOTHING)["wake"] == why).tolist())
+
+        wait_until(has_slept, "a consumer sleeps, and a message ends that")
+        topic.publish("end")
+        child.result()
+    wakes, delivered = (records(log, kind)["jobs:work"] for kind in (Kind.WAKE, Kind.DELIVER))
+    useful = wakes[wakes["flags"] == USEFUL]
+    assert (useful["batch"] >= 1).all()
+    woken = delivered[delivered["wake"] != Wake.NONE]
+    assert woken["wake"].tolist() == useful["wake"].tolist(), "the first that each of them found"
+    assert (useful["ts"] <= woken["ts"]).all()
+    (row,) = wakeups.run(local, survey([log]), tmp_path / "wakeups").rows
+    assert (row["wakes"], row["consumer_wakes"]) == (0, len(wakes))
+    assert row["useful_consumer_wakes"] == len(useful)

@@ -24,13 +24,15 @@
  *             peer the sender's backend id; lag; wake; batch; aux low as in SEND
  *   SIGNAL    one per commit: commit_seq; aux low: signals sent
  *   WAKE      ts when the sleep ended, before it looked; flags bit 0: something was found;
- *             batch: messages drained; wake
+ *             batch: messages drained; wake.  Of a consumer of a topic: channel "topic:channel",
+ *             and none of a timer that found nothing
  *   LISTEN    channel; chan_seq: the first it is owed; commit_seq
  *   UNLISTEN  channel; chan_seq: the channel's next at that commit; lag: messages left unread
  *   DROP      where a listener is handed a Gap: bytes missed (saturated); no channel
  *   PUBLISH   a message of a topic: channel the topic; commit_seq the message's id; bytes
- *   DELIVER   ts hand-over; ref_ts when it was published; commit_seq, bytes; attempts, this one
- *             included; channel "topic:channel" (no name of either has a colon)
+ *   DELIVER   ts hand-over; ref_ts when it was published; commit_seq, bytes; wake, of the first that
+ *             a look found; attempts, this one included; channel "topic:channel" (no name of
+ *             either has a colon)
  *   FIN REQ TIMEOUT   what became of it, the same fields; TIMEOUT is written by the process that
  *                     found it
  *   CHANDEF   ceil(length / 32) consecutive records: bytes 0 to 31 hold a piece of the channel's
@@ -86,7 +88,7 @@ enum pn_latkind {
     PN_LAT_DELIVER = 13
 };
 
-/* What ended the sleep before a RECV or WAKE. */
+/* What ended the sleep before a RECV, WAKE or DELIVER. */
 enum pn_latwake {
     PN_LATWAKE_NONE = 0,     /* did not sleep */
     PN_LATWAKE_SIGNAL = 1,   /* a notifier's signal */

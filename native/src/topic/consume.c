@@ -448,6 +448,31 @@ static int closed(void)
     return pn_fail(PN_ECLOSED, "the consumer was closed while a thread was waiting in it");
 }
 
+/* For the log: a sleep has ended, of this thread or of the caller's event loop. */
+static void note_sleep(struct pn_consumer *c, uint8_t why)
+{
+    c->woken_by = why;
+    c->woke_at = pn_now_ns();
+}
+
+/* Whether there was something is known after the look.  What the timer found not is no news. */
+static void log_sleep(struct pn_consumer *c, bool useful)
+{
+    uint8_t why = c->woken_by;
+    c->woken_by = PN_LATWAKE_NONE;
+    c->last_wake = useful ? why : PN_LATWAKE_NONE;
+    if (why == PN_LATWAKE_TIMER && !useful)
+        return;
+    struct pn_topic_note note = {.rec = {.ts = (uint64_t) c->woke_at,
+                                         .batch = useful ? c->nprefetched : 0,
+                                         .kind = PN_LAT_WAKE,
+                                         .wake = why,
+                                         .flags = useful ? PN_LATREC_USEFUL : 0},
+                                 .len = c->name_len};
+    memcpy(note.name, c->name, c->name_len);
+    pn_log_note(c->conn, &note);
+}
+
 /* What is lost is made again as the caller goes round again. */
 static int look_for_lost(const struct pn_consumer *c)
 {
@@ -472,6 +497,11 @@ static int block(struct pn_consumer *c, int64_t until)
                                  .set = &c->sleep_set,
                                  .timeout = {left / 1000000000, left % 1000000000}};
     rc = pn_latch_block(&sleeper);
+    if (__builtin_expect(c->conn->log != NULL, 0))
+        note_sleep(c, sleeper.neighbour                   ? PN_LATWAKE_NEIGHBOUR
+                      : rc == 1 || sleeper.signalled != 0 ? PN_LATWAKE_SIGNAL
+                      : rc == 0                           ? PN_LATWAKE_TIMER
+                                                          : PN_LATWAKE_NONE);
     if (sleeper.neighbour)
         pn_watch_look(c->conn);
     if ((rc == -EBADF || rc == -EINVAL) && c->failures++ < PN_WAIT_TRIES)
@@ -508,6 +538,8 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
     int64_t back_at = c->conn->signo < 0 ? now + PN_POLLED_BACK_NS : now;
     bool has_fd = pn_load_relaxed(&c->has_fd) != 0, over = timeout_ns == 0, back = false;
     c->failures = 0;
+    if (has_fd && c->conn->log != NULL && pn_load_relaxed(&c->me->wait) == PN_CONSUMER_NOTIFIED)
+        note_sleep(c, PN_LATWAKE_FD);
     if (timeout_ns > 0)
         deadline = timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
     for (;;) {
@@ -532,6 +564,8 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
             return closed();
         bool stay = !(over || back);
         rc = take_or_register(c, stay || has_fd, over ? INT64_MAX : deadline, &until);
+        if (c->woken_by != PN_LATWAKE_NONE && (rc == TAKING_FOUND || rc == TAKING_SLEEP))
+            log_sleep(c, rc == TAKING_FOUND);
         if (rc == TAKING_FOUND)
             rc = next_ahead(c, out);
         if (rc == TAKING_AGAIN || rc == 0)
@@ -576,10 +610,12 @@ static void log_delivery(struct pn_consumer *c, const pn_message_out *out)
                 .commit_seq = out->id,
                 .bytes = (uint32_t) out->body_len,
                 .kind = PN_LAT_DELIVER,
+                .wake = c->last_wake,
                 .attempts = (uint8_t) (out->attempts < 255 ? out->attempts : 255)},
         .len = c->name_len};
     memcpy(note.name, c->name, c->name_len);
     pn_log_note(c->conn, &note);
+    c->last_wake = PN_LATWAKE_NONE;
 }
 
 static bool is_paused(const struct pn_consumer *c)

@@ -30,6 +30,9 @@ struct pn_consumer {
     uint8_t *buf;
     size_t cap;
     int64_t published_mono; /* of the message got last, for the log */
+    int64_t woke_at;        /* when a sleep ended that is not in the log yet */
+    uint8_t woken_by;       /* enum pn_latwake; of that sleep, NONE: there is none */
+    uint8_t last_wake;      /* the same, of the message to be handed over next */
     uint32_t name_len;      /* "topic:channel" */
     char name[PN_LOG_NAME];
     _Atomic(struct pn_consumer *) next; /* of the connection's */
