@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -307,6 +308,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and given[0] in COMMANDS:
         return int(import_module(COMMANDS[given[0]]).main(given[1:]))
     options = parser().parse_args(given)
+    made_by = {}
+    if options.job == "report":
+        made_by["command"] = shlex.join(["python", "-m", "spark_jobs", *given])
     try:
         with nothing_left_when_interrupted():
             report, shown = run_job(
@@ -319,6 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 within=_within(options),
                 only=_only(options),
                 **_settings(options),
+                **made_by,
             )
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -1,28 +1,48 @@
-"""One HTML page about a run: latency by percentile, over time, and channel by time; who was woken
-for what; and whether everything was delivered.
+"""One HTML page about a run: whether everything was delivered; latency by percentile, over time
+and channel by time; when connections came and went; topics; and what processes were woken for.
 
-Runs latency, audit and wakeups, and leaves their tables in ``--out`` beside ``report.html``; the
-exit status is that of the audit. What is over time is drawn for each host and boot by itself.
+Runs latency, audit, e2e and wakeups, and leaves their tables in ``--out`` beside ``report.html``;
+the exit status is that of the audit. What is over time is drawn for each host and boot by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from spark_jobs.directory import Directory
 from spark_jobs.engine.base import Engine, Found, summed
 from spark_jobs.engine.tables import read_table
+from spark_jobs.figures import windows
 from spark_jobs.figures.hgrm import EVERYTHING, busiest, distributions, steps
 from spark_jobs.figures.histogram import midpoint
 from spark_jobs.figures.quantiles import grouped
-from spark_jobs.jobs import audit, latency, timeline, wakeups
-from spark_jobs.logs.model import Survey
-from spark_jobs.report.html import Place, heat_map, page, percentile_plot, table, timeline_plot
-from spark_jobs.report.svg import plain
+from spark_jobs.figures.windows import numbers
+from spark_jobs.jobs import audit, e2e, latency, timeline, wakeups
+from spark_jobs.logs.model import Chunk, Log, Survey
+from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import Kind
+from spark_jobs.output import versions
+from spark_jobs.report.html import (
+    NOT_CLOSED,
+    Lane,
+    Place,
+    depth_plot,
+    facts,
+    heat_map,
+    lanes_plot,
+    page,
+    percentile_plot,
+    table,
+    timeline_plot,
+)
+from spark_jobs.report.svg import duration, plain
 from spark_jobs.result import JobResult
 
 Curve = list[tuple[float, float]]
@@ -32,6 +52,7 @@ _CURVES, _ROWS, _PLACES = 7, 40, 8
 _LISTED = 200
 _CHANNEL = ("engine", "database", "channel")
 _PLACE = ("host", "boot_id")
+_LANES, _GAPS, _DEPTHS = 60, 200, 7
 _TIMELINE = ("kind", "n", "bytes", "timed", "min_ns", "max_ns", "buckets", "counts")
 """What `timeline.table` takes beside the keys."""
 _LATENCIES = {
@@ -58,6 +79,24 @@ _WAKEUPS = {
     "wake_p50_ns": "commit to wake p50",
     "wake_p99_ns": "p99",
 }
+_TOPICS = {
+    "topic": "topic",
+    "channel": "channel",
+    "finished": "finished",
+    "unfinished": "not finished",
+    "undelivered": "of these not delivered",
+    "finished_twice": "finished twice",
+    "delivered_after": "delivered after that",
+    "p50_ns": "to the finish p50",
+    "p99_ns": "p99",
+    "wait_p50_ns": "waiting p50",
+    "wait_p99_ns": "p99",
+    "service_p50_ns": "service p50",
+    "service_p99_ns": "p99",
+    "mean_attempts": "attempts",
+    "requeued": "requeued",
+    "timed_out": "timed out",
+}
 _AUDIT = {
     name: name.replace("_", " ")
     for name in (
@@ -73,6 +112,59 @@ _AUDIT = {
         "unproven",
     )
 }
+
+
+class Partials:
+    """One row per log: when it begins and ends by the wall clock, and when Gaps were announced."""
+
+    COLUMNS = (
+        *(pa.field(name, pa.string()) for name in ("host", "boot_id", "engine", "log_id")),
+        *numbers("pid", "first", "last"),
+        pa.field("gaps", pa.list_(pa.int64())),
+    )
+    FIELDS = ("ts", "kind")
+
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._first, self._last = np.iinfo(np.int64).max, 0
+        self._gaps: list[int] = []
+
+    def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
+        if len(chunk.channel):
+            at = chunk.signed("ts") + chunk.clock_ns
+            self._first = min(self._first, int(at.min()))
+            self._last = max(self._last, int(at.max()))
+            room = _GAPS - len(self._gaps)
+            self._gaps += at[chunk.kind == Kind.DROP][:room].tolist()
+        yield from ()
+
+    def finish(self) -> Iterator[Mapping[str, Any]]:
+        if self._last:
+            log = self._reader.log
+            found = {"pid": [log.pid], "first": [self._first], "last": [self._last]}
+            gaps = pa.array([self._gaps], pa.list_(pa.int64()))
+            yield windows.place(self._reader) | {"log_id": log.log_id, "gaps": gaps} | found
+
+
+def _end(log: Log) -> str:
+    """What became of a connection, as far as its log tells."""
+    if log.closed:
+        return "its last file is missing" if log.rotated else "closed"
+    return "lives" if log.alive else NOT_CLOSED
+
+
+def _lanes(engine: Engine, survey: Survey) -> dict[tuple[str, str], list[Lane]]:
+    """Of each place, those that came first."""
+    ends = {log.log_id: _end(log) for log in survey.logs}
+    names = [field.name for field in Partials.COLUMNS]
+    by = (*_PLACE, "first", "log_id")
+    found = summed(engine.load("report", survey), by, lambda rows: rows.select(names))
+    lanes: dict[tuple[str, str], list[Lane]] = {}
+    for row in found.table.to_pylist():
+        own = lanes.setdefault((row["host"], row["boot_id"]), [])
+        name = f"pid {row['pid']}"
+        own.append(Lane(name, row["first"], row["last"], ends[row["log_id"]], row["gaps"]))
+    return lanes
 
 
 def _curve(buckets: Any, counts: Any) -> list[tuple[float, float]]:
@@ -98,10 +190,13 @@ def _distinct(key: Sequence[Any], taken: Mapping[str, Any]) -> str:
     return channel if channel not in taken else f"{channel} ({key[1]}, {key[0]})"
 
 
-def _span_ns(rows: Sequence[Mapping[str, Any]]) -> int:
-    """Longest run of one listener on one channel: gives the width of the windows to read."""
-    spans = [(r["n"] - 1) * 1e9 / r["rate_per_s"] for r in rows if r["rate_per_s"]]
-    return int(max(spans, default=1e9))
+def _span_ns(lanes: Mapping[Any, Sequence[Lane]]) -> int:
+    """The longest time of one place: gives the width of the windows to read."""
+    spans = [
+        max(lane.last_ns for lane in own) - min(lane.first_ns for lane in own)
+        for own in lanes.values()
+    ]
+    return max(spans, default=10**9)
 
 
 def _width(span_ns: float) -> int:
@@ -142,12 +237,19 @@ def _of_place(rows: pa.Table, place: Place) -> pa.Table:
 
 
 def _binned(rows: pa.Table, place: Place) -> Iterator[pa.Table]:
-    """`timeline.table` of the place by kind and bin, and by channel and bin."""
+    """`timeline.table` of the place by kind and bin; what was received by channel and bin; what
+    topics published and finished by all three.
+    """
     rows = _of_place(rows.select([*_PLACE, "window", *_CHANNEL, *_TIMELINE]), place)
     since = pc.subtract(rows["window"], place.start_ns)
     rows = rows.append_column("bin", pc.divide(since, place.width_ns))
     received = rows.filter(pc.equal(rows["kind"], "RECV"))
-    for keys, part in ((("kind", "bin"), rows), ((*_CHANNEL, "bin"), received)):
+    of_topics = rows.filter(pc.is_in(rows["kind"], pa.array(["PUBLISH", "FIN"])))
+    for keys, part in (
+        (("kind", "bin"), rows),
+        ((*_CHANNEL, "bin"), received),
+        ((*_CHANNEL, "kind", "bin"), of_topics),
+    ):
         found = timeline.table(part.select([*dict.fromkeys((*keys, *_TIMELINE))]), *keys)
         for name, value in zip(_PLACE, (place.host, place.boot_id), strict=True):
             column = pa.repeat(pa.scalar(value, pa.string()), found.num_rows)
@@ -168,6 +270,8 @@ def _fill(partials: Found, places: Sequence[Place]) -> None:
         of_channel = pc.is_valid(rows["channel"])
         place.totals += rows.filter(pc.invert(of_channel)).to_pylist()
         cells = rows.filter(of_channel)
+        _fill_depths(place, cells.filter(pc.is_valid(cells["kind"])).to_pylist())
+        cells = cells.filter(pc.is_null(cells["kind"]))
         busy = grouped(cells, _CHANNEL, {"n": "sum"}).to_pylist()
         for channel in sorted(busy, key=lambda row: -row["n"])[:_ROWS]:
             key = [channel[name] for name in _CHANNEL]
@@ -178,11 +282,71 @@ def _fill(partials: Found, places: Sequence[Place]) -> None:
             ]
 
 
+def _fill_depths(place: Place, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Of the busiest topics' channels, from what was published and finished in each bin."""
+    counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}
+    for row in rows:
+        key = (row["kind"], *(row[name] for name in _CHANNEL))
+        bins = counts.setdefault(key, np.zeros(place.bins, dtype=np.int64))
+        bins[row["bin"]] += row["n"]
+    finished = {key[1:]: bins for key, bins in counts.items() if key[0] == "FIN"}
+    busy = sorted(finished, key=lambda key: (-finished[key].sum(), key))
+    for key in busy[:_DEPTHS]:
+        topic = (*key[:-1], key[-1].partition(":")[0])
+        published = counts.get(("PUBLISH", *topic))
+        if published is None:
+            continue
+        depth = np.cumsum(published - finished[key])
+        depth -= min(int(depth.min()), 0)  # published before the logs begin
+        name = _distinct(key, place.depths)
+        place.depths[name] = list(enumerate(depth.tolist()))
+
+
 def _verdict(audited: JobResult) -> str:
-    bad = [row for row in audited.rows if audit.is_violation(row)]
-    if not audited.violation:
-        return "<p>Nothing that was owed is missing, doubled, out of order or changed.</p>"
-    return f'<p class="bad">{len(bad)} listeners were not delivered what they were owed.</p>'
+    """In one sentence."""
+    bad = list(filter(audit.is_violation, audited.rows))
+    bad_topics = list(filter(audit.is_violation, audited.further["topics"]))
+    unproven = sum(row["incomplete"] for row in audited.rows)
+    if bad or bad_topics:
+        found = [f"{len(bad)} listeners were not delivered what they were owed"] * bool(bad)
+        found += [f"in {len(bad_topics)} channels of topics messages came again after they were "
+                  "finished"] * bool(bad_topics)  # fmt: skip
+        said, how = " and ".join(found), "bad"
+    elif not (audited.rows or audited.further["topics"]):
+        said, how = "Nothing was delivered", "note"
+    else:
+        said, how = "Nothing that was owed is missing, doubled, out of order or changed", "good"
+    more = f"; of {unproven} listeners the logs are incomplete, and prove no loss" * bool(unproven)
+    return f'<p class="verdict {how}">{plain(said[0].upper() + said[1:] + more, 1000)}.</p>'
+
+
+def _wall(ns: int) -> str:
+    return datetime.fromtimestamp(ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def _head(
+    survey: Survey, timed: JobResult, lanes: Mapping[Any, Sequence[Lane]], command: str
+) -> str:
+    """What was read, and of what."""
+    every = [lane for each in lanes.values() for lane in each]
+    records = sum(report.records for report in timed.reports)
+    damaged = sum(report.damaged for report in timed.reports)
+    clocks = {log.clock for log in survey.logs}
+    processes = {(log.host, log.boot_id, log.pid, log.starttime) for log in survey.logs}
+    read = f"{records:,} records in {len(timed.reports):,} files"
+    named = {
+        "read": read + (f", of which {damaged:,} are damaged or gone" if damaged else ""),
+        "of": f"{len(processes):,} processes with {len(survey.logs):,} connections, on "
+        f"{len({log.host for log in survey.logs}):,} hosts and {len(clocks):,} clocks",
+        "engines": ", ".join(sorted({log.engine for log in survey.logs})),
+    }
+    if every:
+        first, last = min(each.first_ns for each in every), max(each.last_ns for each in every)
+        named["time"] = f"{_wall(first)} to {_wall(last)} UTC, {duration(last - first)}"
+    if command:
+        named["command"] = command
+    named["versions"] = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return facts(named)
 
 
 def _shortened(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -190,27 +354,49 @@ def _shortened(rows: Sequence[Mapping[str, Any]]) -> str:
     return f'<p class="note">{over} more are in the Parquet tables.</p>' if over > 0 else ""
 
 
-def _sections(
-    timed: JobResult,
-    woken: JobResult,
-    audited: JobResult,
-    curves: Mapping[str, Curve],
-    places: Sequence[Place],
-) -> list[tuple[str, str]]:
-    slowest = sorted((r for r in timed.rows if r["wake"] == "all"), key=lambda r: -r["p99_ns"])
-    broken = sorted(audited.rows, key=lambda row: not audit.is_violation(row))
-    sections = [("Delivery", _verdict(audited) + table(broken[:_LISTED], _AUDIT))]
-    left_out = {name: count for name, count in timed.totals.items() if count}
-    note = f'<p class="note">left out: {plain(str(left_out))}</p>' if left_out else ""
+def _topic_rows(audited: JobResult, finished: JobResult) -> list[dict[str, Any]]:
+    """What the audit and e2e know of each channel of a topic, the worst first."""
+    key = ("engine", "database", "topic", "channel")
+    figures = {tuple(row[name] for name in key): row for row in finished.rows}
+    empty = dict.fromkeys(_TOPICS)
+    return [
+        empty | figures.get(tuple(row[name] for name in key), {}) | row
+        for row in audited.further["topics"]
+    ]
+
+
+def _plots(curves: Mapping[str, Curve], places: Sequence[Place]) -> list[tuple[str, str]]:
+    sections = []
     if curves:
-        listed = table(slowest[:_LISTED], _LATENCIES) + _shortened(slowest)
-        sections.append(("Latency by percentile", percentile_plot(curves) + note))
-        sections.append(("Slowest listeners", listed))
+        sections.append(("Latency by percentile", percentile_plot(curves)))
     for place in places:
         where = f"{place.host}, boot {place.boot_id}"
         sections.append((f"Over time: {where}", timeline_plot(place)))
         if any(place.channels.values()):
             sections.append((f"p99 by channel and time: {where}", heat_map(place)))
+        if place.depths:
+            sections.append((f"Topics, messages not finished: {where}", depth_plot(place)))
+        if place.lanes:
+            sections.append((f"Connections: {where}", lanes_plot(place)))
+    return sections
+
+
+def _tables(
+    timed: JobResult, woken: JobResult, audited: JobResult, finished: JobResult
+) -> list[tuple[str, str]]:
+    slowest = sorted((r for r in timed.rows if r["wake"] == "all"), key=lambda r: -r["p99_ns"])
+    broken = sorted(audited.rows, key=lambda row: not audit.is_violation(row))
+    sections = []
+    if slowest:
+        left_out = {name: count for name, count in timed.totals.items() if count}
+        note = f'<p class="note">left out: {plain(str(left_out))}</p>' if left_out else ""
+        listed = table(slowest[:_LISTED], _LATENCIES) + _shortened(slowest) + note
+        sections.append(("Slowest listeners", listed))
+    of_topics = _topic_rows(audited, finished)
+    if of_topics:
+        sections.append(("Topics", table(of_topics[:_LISTED], _TOPICS) + _shortened(of_topics)))
+    if broken:
+        sections.append(("Delivery", table(broken[:_LISTED], _AUDIT) + _shortened(broken)))
     ratio = woken.totals["signals_per_useful_wake"]
     told = "unknown" if ratio is None else f"{ratio:.3f}"
     listed = table(woken.rows[:_LISTED], _WAKEUPS) + _shortened(woken.rows)
@@ -222,16 +408,24 @@ def _sections(
     return sections
 
 
-def run(engine: Engine, survey: Survey, out: Directory) -> JobResult:
-    """Rows: name, path; of what was written for people to look at."""
+def run(engine: Engine, survey: Survey, out: Directory, *, command: str = "") -> JobResult:
+    """Rows: name, path; of what was written for people to look at. `command`: what to say on the
+    page that it was made with.
+    """
     timed = latency.run(engine, survey, out)
     audited = audit.run(engine, survey, out)
     woken = wakeups.run(engine, survey, out)
-    places = _places(engine, survey, _width(_span_ns(timed.rows)))
+    finished = e2e.run(engine, survey, out)
+    lanes = _lanes(engine, survey)
+    places = _places(engine, survey, _width(_span_ns(lanes)))
+    for place in places:
+        place.lanes = lanes.get((place.host, place.boot_id), [])[:_LANES]
     counts = read_table(out / "latency_hist")
-    sections = _sections(timed, woken, audited, _curves(counts, timed.rows), places)
+    head = _verdict(audited) + _head(survey, timed, lanes, command)
+    sections = _plots(_curves(counts, timed.rows), places)
+    sections += _tables(timed, woken, audited, finished)
     target = out / "report.html"
-    target.write_text(page("pynotify latency report", sections), encoding="utf-8")
+    target.write_text(page("pynotify latency report", head, sections), encoding="utf-8")
     rows = [{"name": "report", "path": str(target)}]
     rows += [
         {"name": "hgrm", "path": str(path)} for path in sorted((out / "hgrm").iterdir(), key=str)

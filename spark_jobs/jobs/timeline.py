@@ -39,7 +39,8 @@ from spark_jobs.result import JobResult
 
 KEYS = ("host", "boot_id", "engine", "database", "channel", "kind", "window")
 
-_KINDS = tuple(kind for kind in Kind if kind.name in ("SEND", "RECV", "FIN", "REQ", "TIMEOUT"))
+_COUNTED = ("SEND", "RECV", "PUBLISH", "DELIVER", "FIN", "REQ", "TIMEOUT")
+_KINDS = tuple(kind for kind in Kind if kind.name in _COUNTED)
 
 
 class Partials:

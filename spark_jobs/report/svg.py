@@ -73,12 +73,21 @@ def text(x: float, y: float, content: str, anchor: str = "start", **more: str) -
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{extra}>{content}</text>'
 
 
-def frame(label: str, parts: Sequence[str], height: float = HEIGHT) -> str:
-    """A whole plot; `label` is for those who do not see it."""
+def frame(label: str, parts: Sequence[str], height: float = HEIGHT, more: str = "") -> str:
+    """A whole plot; `label` is for those who do not see it, `more` are attributes."""
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{plain(label)}">'
-        + "".join(parts)
-        + "</svg>"
+        f'<figure><svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
+        f'aria-label="{plain(label)}"{more}>{"".join(parts)}</svg></figure>'
+    )
+
+
+def window(parts: Sequence[str], height: float) -> str:
+    """What is between the axes. It is cut off there, and can be stretched sideways."""
+    across = WIDTH - RIGHT - LEFT
+    return (
+        f'<svg class="data" x="{LEFT}" y="0" width="{across}" height="{height:.0f}" '
+        f'viewBox="{LEFT} 0 {across} {height:.0f}" preserveAspectRatio="none">'
+        f"{''.join(parts)}</svg>"
     )
 
 
@@ -94,12 +103,12 @@ def vertical_axis(axis: Axis, labels: Mapping[float, str]) -> list[str]:
 
 def horizontal_axis(axis: Axis, labels: Mapping[float, str], title: str, foot: float) -> list[str]:
     """Labels below `foot`."""
-    parts = []
+    parts = ['<g class="ticks">']
     for value, label in labels.items():
         x = axis.at(value)
         parts.append(f'<path class="grid" d="M{x:.1f} {TOP}V{foot:.1f}"/>')
         parts.append(text(x, foot + 16, plain(label), "middle"))
-    parts.append(text((axis.start + axis.end) / 2, foot + 36, plain(title), "middle"))
+    parts += ["</g>", text((axis.start + axis.end) / 2, foot + 36, plain(title), "middle")]
     return parts
 
 

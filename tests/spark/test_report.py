@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from html.parser import HTMLParser
@@ -18,7 +20,9 @@ from spark_jobs.figures import hgrm
 from spark_jobs.figures.histogram import bucket
 from spark_jobs.logs.schema import USEFUL, Kind, Wake
 from spark_jobs.report import svg
+from spark_jobs.report.assets import SCRIPT
 
+SVG_NAMES = "http://www.w3.org/2000/svg"
 EVIL = "<script>alert('x')</script>&\"\n\x1b[31m"
 
 
@@ -107,6 +111,14 @@ def a_report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
             receives(listener, channel, seq, ts=ts + late, ref_ts=ts)
         sender.add(Kind.SIGNAL, 30, aux=2, ts=10**9)
         listener.add(Kind.WAKE, 60, flags=USEFUL, batch=50, wake=Wake.SIGNAL, ts=10**9)
+        jobs = np.arange(1000)
+        at = {"commit_seq": jobs, "attempts": 1, "ref_ts": 10**9 + jobs * 10**6}
+        sender.add(Kind.PUBLISH, 1000, channel="jobs", ts=at["ref_ts"], commit_seq=jobs)
+        for kind, after in ((Kind.DELIVER, 10**6), (Kind.FIN, 10**8)):
+            listener.add(kind, 1000, channel="jobs:work", ts=at["ref_ts"] + after, **at)
+        gone = LogWriter(logs, 2, **head)
+        gone.add(Kind.DROP, ts=10**9 + 5 * 10**8)
+        gone.write(sealed=False)
         for log in (sender, listener):
             log.write()
     (logs / "bad.pynlog").write_bytes(b"<b>bad")
@@ -140,9 +152,12 @@ def test_the_page_needs_nothing_else_and_escapes_names(
     page = Page()
     page.feed(content)
     assert page.links == []
-    assert "script" not in page.tags
+    assert content.count("<script") == 1
+    assert content.count(f"<script>{SCRIPT}</script>") == 1
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in content
     assert "b" not in page.tags
-    assert not re.search(r"url\(|@import|https?:", content)
+    assert not re.search(r"url\(|@import|https?:", content.replace(SVG_NAMES, ""))
     assert "\x1b" not in content
     assert EVIL.replace("\n", "\\n").replace("\x1b", "\\x1b") in page.words
     assert (report["status"], len(report["rows"])) == ("clean", 1 + 1 + 6)
@@ -150,17 +165,57 @@ def test_the_page_needs_nothing_else_and_escapes_names(
 
 def test_the_page_draws_each_clock_by_itself(a_report: tuple[Path, dict[str, Any]]) -> None:
     out, _ = a_report
-    plots = re.findall(r"<svg.*?</svg>", (out / "report.html").read_text(), re.DOTALL)
+    content = (out / "report.html").read_text()
+    plots = re.findall(r"<figure>(.*?)</figure>", content, re.DOTALL)
     for plot in plots:
         ElementTree.fromstring(plot)
     labels = [re.search(r'aria-label="([^"]*)"', plot)[1] for plot in plots]  # type: ignore[index]
     assert labels == [
         "latency by percentile",
-        *["messages and latency over time", "p99 latency by channel and time"] * 2,
+        *[
+            "messages and latency over time",
+            "p99 latency by channel and time",
+            "messages not finished over time",
+            "connections over time",
+        ]
+        * 2,
     ]
+    begins = [re.search(r'data-place="(.*?)" data-begin="(.*?)" data-end', plot) for plot in plots]
+    assert len({found.groups() for found in begins[1:] if found}) == 2, "they go by one scale"
+    assert plots[4].count("<title>Gap at ") == 1
+    assert [plots[4].count(f", {end}</title></rect>") for end in ("closed", "not closed")] == [2, 1]
     assert plots[0].count('class="curve"') == 7
     # 3 s of three channels in windows of 20 ms
     assert 400 < plots[2].count("<rect") < 3 * 160
+
+
+def test_it_begins_with_a_sentence(
+    a_report: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = (a_report[0] / "report.html").read_text()
+    head = content[: content.index("<h2>")]
+    assert '<p class="verdict good">Nothing that was owed is missing' in head
+    assert "<dt>command</dt><dd>python -m spark_jobs report " in head
+    assert "<dt>time</dt><dd>2001-09-09 01:46:41.000 to 2001-09-09 01:46:43.999 UTC, 3 s<" in head
+    assert "6 processes with 6 connections, on 1 hosts and 2 clocks" in head
+    log = LogWriter(tmp_path / "logs", 1)
+    sends(log, "lossy", np.arange(10))
+    receives(log, "lossy", np.array([1, 2, 4]))
+    log.add(Kind.FIN, 2, channel="jobs:work", commit_seq=7, attempts=1)
+    log.write()
+    assert run(capsys, "report", tmp_path / "logs", "--out", tmp_path / "out")[0] == 2
+    head = (tmp_path / "out" / "report.html").read_text()
+    assert (
+        '<p class="verdict bad">1 listeners were not delivered what they were owed and in 1 '
+        "channels of topics messages came again after they were finished.</p>"
+    ) in head
+
+
+def test_topics_are_told(a_report: tuple[Path, dict[str, Any]]) -> None:
+    content = (a_report[0] / "report.html").read_text()
+    (told,) = re.findall(r"<h2>Topics</h2>(.*?)</table>", content, re.DOTALL)
+    assert told.count("<tr><td>jobs</td><td>work</td>") == 2
+    assert 'data-value="100000000">100 ms</td>' in told, "from publishing to finishing"
 
 
 def test_every_channel_has_a_distribution(a_report: tuple[Path, dict[str, Any]]) -> None:
