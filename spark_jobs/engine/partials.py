@@ -33,8 +33,9 @@ FILE_COLUMNS = (
 class Partials(Protocol):
     """What a job computes of one log.
 
-    `COLUMNS` are those of the batches it yields, `FIELDS` those that it needs of a record. Further
-    arguments of the constructor are the settings of `load`.
+    `COLUMNS` are those of the batches it yields, `FIELDS` those that it needs of a record; with
+    `PEERS`, which may be left out, ``peer`` among them for itself, not only to compare clocks.
+    Further arguments of the constructor are the settings of `load`.
     """
 
     COLUMNS: Sequence[pa.Field[Any]]
@@ -90,7 +91,7 @@ def deal(logs: Sequence[Log], parallelism: int, most: int = sys.maxsize) -> list
 def aggregated(text: str, job: str, settings: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """The job's batches of one log (as JSON), and the one about its files."""
     schema, cls = schema_of(job), _partials(job)
-    reader = LogReader(Log.from_json(text), cls.FIELDS)
+    reader = LogReader(Log.from_json(text), cls.FIELDS, peers=getattr(cls, "PEERS", False))
     partials = cls(reader, **settings)
     for chunk in reader.chunks():
         for columns in partials.add(chunk):

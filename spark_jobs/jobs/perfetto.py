@@ -52,6 +52,7 @@ class Partials:
         *numbers(*_NUMBERS, "untold"),
     )
     FIELDS = ("ts", "ref_ts", *_RECORD)
+    PEERS = True
 
     def __init__(self, reader: LogReader, most: int) -> None:
         self._reader = reader

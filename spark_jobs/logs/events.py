@@ -41,7 +41,8 @@ class Columns:
         if isinstance(which, str):
             return self._columns[which]
         chosen = {name: column[which] for name, column in self._columns.items()}
-        return Columns(chosen, len(next(iter(chosen.values()))))
+        rows = next(iter(chosen.values())) if chosen else np.arange(self._rows)[which]
+        return Columns(chosen, len(rows))
 
 
 class _Channels:
@@ -100,6 +101,21 @@ def _sent_ns(batch: pa.RecordBatch) -> NDArray[np.uint64]:
     return np.asarray(sent.view(np.uint64))
 
 
+def _outside(metadata: Any, within: tuple[int, int] | None) -> set[int]:
+    """Row groups whose records are all of another time, as their statistics say."""
+    if within is None:
+        return set()
+    column = metadata.schema.names.index("event_time")
+    found = set()
+    for group in range(metadata.num_row_groups):
+        known = metadata.row_group(group).column(column).statistics
+        if known is not None and known.has_min_max:
+            first, last = 1000 * known.min_raw, 1000 * known.max_raw + 999
+            if last < within[0] or first >= within[1]:
+                found.add(group)
+    return found
+
+
 class EventFile:
     """One file of ``events/``, and what became of it.
 
@@ -119,9 +135,15 @@ class EventFile:
         self.problems.append(f"{self._name}: {what}: {why}")
 
     def chunks(
-        self, fields: Sequence[str], clock_ns: int, register: Callable[[int, bytes], int]
+        self,
+        fields: Sequence[str],
+        clock_ns: int,
+        register: Callable[[int, bytes], int],
+        within: tuple[int, int] | None = None,
     ) -> Iterator[Chunk]:
-        """The records, with those columns of `schema.RECORD` only; `register` numbers a channel."""
+        """The records, with those columns of `schema.RECORD` only; `register` numbers a channel.
+        Row groups that have none `within` that time (`Log.within`) are passed over.
+        """
         # Arrow raises nearly anything at what is not Parquet.
         try:
             file = pyarrow.parquet.ParquetFile(
@@ -139,16 +161,24 @@ class EventFile:
                 self._lost("does not name its channels", error)
                 return
             self.expected = file.metadata.num_rows
-            yield from self._groups(file, fields, clock_ns, channels)
+            outside = _outside(file.metadata, within)
+            self.rows += sum(file.metadata.row_group(group).num_rows for group in outside)
+            groups = [group for group in range(file.num_row_groups) if group not in outside]
+            yield from self._groups(file, groups, fields, clock_ns, channels)
 
     def _groups(
-        self, file: Any, fields: Sequence[str], clock_ns: int, channels: _Channels
+        self,
+        file: Any,
+        groups: Sequence[int],
+        fields: Sequence[str],
+        clock_ns: int,
+        channels: _Channels,
     ) -> Iterator[Chunk]:
         wanted = [name for name in fields if name not in ("channel", "ref_ts")]
         columns = {*wanted, *(("ts", "lat_ns") if "ref_ts" in fields else ()), "channel"}
         if channels.ambiguous:
             columns.add("database")
-        for group in range(file.num_row_groups):
+        for group in groups:
             begin = self.rows
             try:
                 batches = file.iter_batches(
@@ -172,8 +202,10 @@ def read_file(
     report: FileReport,
     fields: Sequence[str],
     register: Callable[[int, bytes], int],
+    within: tuple[int, int] | None = None,
 ) -> Iterator[Chunk]:
-    """The records of one archived file, with those columns only; `register` numbers a channel.
+    """The records of one archived file, with those columns only; `register` numbers a channel. Of
+    records that are not `within` that time some may be left out.
 
     What cannot be read goes from the report's whole records to its damaged ones.
     """
@@ -183,7 +215,7 @@ def read_file(
     lost, untold, told = 0, False, 0
     for place in file.events:
         events = EventFile(*filesystem(place), place)
-        yield from events.chunks(fields, file.clock_ns, register)
+        yield from events.chunks(fields, file.clock_ns, register, within)
         report.problems += events.problems
         if events.expected is None:
             untold = True

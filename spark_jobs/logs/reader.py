@@ -45,12 +45,16 @@ def _without(records: NDArray[Any], at: NDArray[np.intp]) -> NDArray[Any]:
 class LogReader:
     """Reads one log in bounded memory and keeps account of its damage.
 
-    `fields` are the columns wanted of records from an archive; all without.
+    `fields` are the columns wanted of records from an archive; all without. ``peer`` is among them
+    for `comparable`, unless `peers`: it is wanted for itself.
     """
 
-    def __init__(self, log: Log, fields: Sequence[str] = FIELD_NAMES) -> None:
+    def __init__(
+        self, log: Log, fields: Sequence[str] = FIELD_NAMES, *, peers: bool = False
+    ) -> None:
         self.log = log
         self.fields = fields
+        self._peers = peers or len(fields) == len(FIELD_NAMES)
         self.channels: list[tuple[int, str]] = []
         """(database, name)."""
         self.reports: list[FileReport] = []
@@ -78,7 +82,8 @@ class LogReader:
             if self.log.incomplete and file is self.log.files[-1]:
                 report.problems.append(self.log.incomplete)
             if file.archived:
-                yield from read_file(file, report, self._stored_fields(), self.register)
+                fields = self._stored_fields()
+                yield from read_file(file, report, fields, self.register, self.log.within)
                 continue
             if file.records < file.committed:
                 report.damaged += file.committed - file.records
@@ -94,8 +99,8 @@ class LogReader:
                 report.problems.append(f"cannot be read: {error.strerror}")
 
     def _stored_fields(self) -> list[str]:
-        """Those wanted; ``peer`` only where `comparable` needs it, or all are wanted."""
-        unused = self.log.own_clock is None and len(self.fields) < len(FIELD_NAMES)
+        """Those wanted; ``peer`` only where `comparable` needs it, or it is wanted for itself."""
+        unused = self.log.own_clock is None and not self._peers
         return [name for name in self.fields if not (unused and name == "peer")]
 
     def comparable(self, records: NDArray[Any]) -> NDArray[np.bool_]:

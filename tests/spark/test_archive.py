@@ -24,7 +24,7 @@ from spark_jobs.logs.schema import FIELD_NAMES, USEFUL, Kind, Wake
 from spark_jobs.survey import survey
 
 BOOTS = ("00000000-1111-2222-3333-444444444444", "99999999-1111-2222-3333-444444444444")
-JOBS = ("latency", "timeline", "audit", "wakeups", "lag", "e2e")
+JOBS = ("latency", "timeline", "audit", "wakeups", "lag", "e2e", "perfetto")
 
 
 def archived(logs: Path, out: Path) -> Path:
@@ -324,7 +324,11 @@ class TestJobs:
         from spark_jobs.jobs import runner
 
         logs, place, _ = hosts
-        found = [runner(job)(local, survey([p]), tmp_path / p.name) for p in (logs, place)]
+        outs = [tmp_path / name for name in ("logs", "archive")]
+        for out in outs:
+            out.mkdir()
+        places = zip((logs, place), outs, strict=True)
+        found = [runner(job)(local, survey([where]), out) for where, out in places]
         assert found[0].rows
         assert found[0] == found[1]
 

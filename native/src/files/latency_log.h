@@ -30,8 +30,8 @@
  *   UNLISTEN  channel; chan_seq: the channel's next at that commit; lag: messages left unread
  *   DROP      where a listener is handed a Gap: bytes missed (saturated); no channel
  *   PUBLISH   a message of a topic: channel the topic; commit_seq the message's id; bytes
- *   DELIVER   ts hand-over; ref_ts when it was published; commit_seq, bytes; wake, of the first that
- *             a look found; attempts, this one included; channel "topic:channel" (no name of
+ *   DELIVER   ts hand-over; ref_ts when it was published; commit_seq, bytes; attempts, this one
+ *             included; wake, of the first that a look found; channel "topic:channel" (no name of
  *             either has a colon)
  *   FIN REQ TIMEOUT   what became of it, the same fields; TIMEOUT is written by the process that
  *                     found it
