@@ -1,7 +1,7 @@
 """The command line: ``python -m spark_jobs JOB LOGS... --out DIR [--json] [--overwrite]``.
 
 Logs are read on this host (`spark_jobs.engine.local`) unless something speaks for Spark: a master,
-``spark-submit``, a place that is not local, or more logs than one host should read.
+``spark-submit``, a place that Hadoop alone knows, or more logs than one host should read.
 
 Exit status: 0 clean, 2 a violation in undamaged logs, 1 could not run.
 """
@@ -34,7 +34,7 @@ from spark_jobs.output import (
     summary,
     versions,
 )
-from spark_jobs.places import is_local
+from spark_jobs.places import needs_java
 from spark_jobs.spark.configured import configured_master
 from spark_jobs.spark.jvm_start import nothing_left_when_interrupted
 
@@ -202,11 +202,11 @@ def _within(options: argparse.Namespace) -> tuple[int, int] | None:
 
 def _speaks_for_spark(places: Sequence[str], out: Directory, master: str | None) -> str:
     """Why Spark should read the logs; "" if nothing speaks for it."""
-    remote = [place for place in (*places, str(out)) if not is_local(place)]
+    remote = [place for place in (*places, str(out)) if needs_java(place)]
     if master is not None:
         return f"--master {master} is Spark's"
     if remote:
-        return f"{remote[0]} is on no local disk"
+        return f"{remote[0]} is known to Hadoop alone"
     return configured_master()
 
 
@@ -249,7 +249,7 @@ def run_job(
     from spark_jobs.logs.model import Survey
 
     why = _speaks_for_spark(logs, out, master)
-    if not all(map(is_local, (*logs, str(out)))):
+    if any(map(needs_java, (*logs, str(out)))):
         if engine == "local":
             raise CannotRunError(f"{why}: that takes --engine spark")
         from spark_jobs.spark.session import create_session

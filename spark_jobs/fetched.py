@@ -13,7 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from spark_jobs.archive.layout import is_archive
-from spark_jobs.directory import RemoteDirectory
+from spark_jobs.directory import RemoteDirectory, directory
+from spark_jobs.errors import NoLogsError
 from spark_jobs.places import is_local
 
 
@@ -41,6 +42,10 @@ def fetched(places: Sequence[str]) -> Iterator[list[str]]:
                 continue
             target = Path(root) / str(number)
             target.mkdir()
-            RemoteDirectory(place).fetch(target)
+            there = directory(place)
+            assert isinstance(there, RemoteDirectory)
+            if not there.exists():
+                raise NoLogsError(f"{place}: no such file or directory")
+            there.fetch(target)
             result.append(str(target))
         yield result

@@ -4,7 +4,8 @@
    sends back batches of partial results.
 2. A process that died is an error that names its signal. What ends this process ends the others:
    they have nowhere left to send to.
-3. A program with several threads is not forked: it reads by itself.
+3. A program with several threads is not forked: it reads by itself. So do those that read or write
+   in an object store: its client has threads, and does not outlive a fork.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from spark_jobs.engine.base import Reduced, Work, split
 from spark_jobs.engine.partials import aggregated, deal, schema_of
 from spark_jobs.errors import CannotRunError
 from spark_jobs.logs.model import Survey
+from spark_jobs.places import is_local
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -114,8 +116,13 @@ class _Readers:
             connection.close()
 
 
-def _processes(survey: Survey) -> int:
-    if threading.active_count() > 1:
+def _is_remote(survey: Survey, settings: Mapping[str, Any]) -> bool:
+    events = (place for log in survey.logs for file in log.files for place in file.events[:1])
+    return not all(map(is_local, (*events, settings.get("root", ""))))
+
+
+def _processes(survey: Survey, settings: Mapping[str, Any]) -> int:
+    if threading.active_count() > 1 or _is_remote(survey, settings):
         return 1
     size = sum(log.size for log in survey.logs)
     return max(1, min(len(os.sched_getaffinity(0)), size // PROCESS_BYTES))
@@ -149,7 +156,7 @@ class LocalEngine:
     def load(self, job: str, survey: Survey, **settings: Any) -> _LocalFound:
         """As of `Engine`. Raises CannotRunError if a process that read has died."""
         schema = schema_of(job)
-        count = _processes(survey) if self._processes is None else self._processes
+        count = _processes(survey, settings) if self._processes is None else self._processes
         parts = deal(survey.logs, count, most=count)
         if len(parts) == 1:
             return _LocalFound(list(_batches(parts[0], job, settings)), schema)

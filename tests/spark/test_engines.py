@@ -324,7 +324,10 @@ def test_a_program_with_threads_reads_by_itself(
     ("arguments", "problem"),
     [
         (["--engine", "local", "--master", "local[2]"], "--master local[2] is Spark's: leave it"),
-        (["hdfs://here/logs", "--engine", "local"], "hdfs://here/logs is on no local disk: that"),
+        (
+            ["hdfs://here/logs", "--engine", "local"],
+            "hdfs://here/logs is known to Hadoop alone: that",
+        ),
     ],
 )
 def test_what_this_host_cannot_do(
