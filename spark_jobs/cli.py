@@ -42,9 +42,12 @@ if TYPE_CHECKING:
     from spark_jobs.engine.base import Engine
     from spark_jobs.logs.model import Survey
 
-COMMANDS = {"live": "spark_jobs.live.stream"}
+COMMANDS = {"live": "spark_jobs.live.stream", "prune": "spark_jobs.prune"}
 """What is no job over finished logs, and has a command line of its own."""
-COMMAND_TITLES = {"live": "percentiles of growing logs, at every trigger"}
+COMMAND_TITLES = {
+    "live": "percentiles of growing logs, at every trigger",
+    "prune": "removes old days from an archive, by age or size",
+}
 
 _COLUMNS = ("channel", "host", "pid")
 _NEVER = (1 << 63) - 1

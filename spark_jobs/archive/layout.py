@@ -6,6 +6,7 @@
     channels/SEGMENT.parquet                        the channels named in that segment
     segments/SEGMENT.parquet                        its header and state; written last
     quarantine/                                     copies of files that are damaged
+    pruned.json                                     {"before": "YYYY-MM-DD"}, of ``prune``
 
 A segment is in the archive when its row in ``segments/`` is: whoever reads an archive goes by these
 rows. SEGMENT is `Segment.name`, so that the same segment lands in the same place every time.
@@ -27,6 +28,7 @@ from spark_jobs.logs.quality import FileReport
 from spark_jobs.places import filesystem, inside
 
 EVENTS, CHANNELS, SEGMENTS, QUARANTINE = "events", "channels", "segments", "quarantine"
+PRUNED: Final = "pruned.json"
 STAGING: Final = "_staging"
 """Spark and Arrow ignore what begins with an underscore."""
 
@@ -68,6 +70,20 @@ def is_archive(location: str | os.PathLike[str]) -> bool:
     system, path = filesystem(location)
     found = system.get_file_info([f"{path}/{EVENTS}", f"{path}/{SEGMENTS}"])
     return all(entry.type == arrow_fs.FileType.Directory for entry in found)
+
+
+def pruned_before(location: str | os.PathLike[str]) -> str:
+    """The day (YYYY-MM-DD) of before which nothing is archived again; "" if there is none."""
+    system, root = filesystem(location)
+    if not system.get_file_info(f"{root}/{PRUNED}").is_file:
+        return ""
+    with system.open_input_stream(f"{root}/{PRUNED}") as stream:
+        return str(json.loads(stream.read())["before"])
+
+
+def day_of(events: str) -> str:
+    """Of a file of ``events/``: the last day that it has records of."""
+    return events.partition("date=")[2][:10]
 
 
 def _rows(system: Any, source: str | list[str]) -> list[dict[str, Any]]:

@@ -7,6 +7,8 @@
 3. A file that cannot be read as a log is quarantined: copied whole, its reason in ``segments/``.
    Of a file that is damaged in part the whole records are archived, and it is copied as well.
 4. Records keep the order of the log, because order is part of what they tell.
+5. What ``prune`` has removed does not come back: a segment all of whose records are of before its
+   day is read, and left out.
 
 The readers write the files, in numpy and Arrow: a record that crossed into the JVM and back would
 cost more than all the rest.
@@ -43,6 +45,7 @@ from spark_jobs.logs.schema import FIELD_NAMES, Kind
 from spark_jobs.places import filesystem, is_local, local_path
 from spark_jobs.result import JobResult
 
+PRUNED = "pruned"
 _KINDS = len(Kind) + 1
 _DAY_NS = 86_400 * 10**9
 
@@ -94,11 +97,16 @@ class _EventFiles:
         self._writers[day][2].write_table(table, row_group_size=group.rows)
         group.clear()
 
-    def close(self) -> tuple[list[str], int]:
-        """Puts the files in place; returns their names in the archive, and their size."""
+    def close(self, pruned_before: str) -> tuple[list[str], int] | None:
+        """Puts the files in place; returns their names in the archive, and their size. None, and
+        nothing is put there: all is of before that day.
+        """
         for day, rows in self._groups.items():
             self._write(day)
             rows.close()
+        if self._writers and str(np.datetime64(max(self._writers), "D")) < pruned_before:
+            self._discard()
+            return None
         names, size = [], 0
         host = quote(self._reader.log.host, safe=" ")
         channels = json.dumps(self._reader.channels)
@@ -113,6 +121,12 @@ class _EventFiles:
             self._system.move(path, f"{self._root}/{names[-1]}")
             size += self._system.get_file_info(f"{self._root}/{names[-1]}").size
         return names, size
+
+    def _discard(self) -> None:
+        for path, sink, file in self._writers.values():
+            file.close()
+            sink.close()
+            self._system.delete_file(path)
 
 
 def _put_table(root: str, name: str, table: pa.Table) -> None:
@@ -142,9 +156,10 @@ class Partials:
     FIELDS = FIELD_NAMES
     _COUNTS = ("records", "sends", "receives")
 
-    def __init__(self, reader: LogReader, root: str) -> None:
+    def __init__(self, reader: LogReader, root: str, pruned_before: str = "") -> None:
         self._reader = reader
         self._root = root
+        self._pruned_before = pruned_before
         self._files = _EventFiles(reader, root)
         self._counts = np.zeros((len(self._COUNTS), 0), dtype=np.int64)
 
@@ -177,7 +192,11 @@ class Partials:
         _put_table(self._root, f"{layout.CHANNELS}/{self._files.name}.parquet", table)
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
-        events, size = self._files.close()
+        found = self._files.close(self._pruned_before)
+        if found is None:
+            yield {"segment": [self._files.name], "status": PRUNED}
+            return
+        events, size = found
         self._put_channels()
         log = self._reader.log
         file, report = log.files[0], self._reader.reports[0]
@@ -308,7 +327,9 @@ def run(engine: Engine, survey: Survey, out: Directory, *, overwrite: bool = Fal
     rows_there = [] if overwrite else layout.segment_rows(root)[0]
     known = {row["segment"]: row for row in rows_there}
     fresh = _fresh(survey.segments, known)
-    partials = engine.load("ingest", Survey([*map(_alone, fresh)]), root=root)
+    before = layout.pruned_before(root)
+    found = Survey([*map(_alone, fresh)])
+    partials = engine.load("ingest", found, root=root, pruned_before=before)
     done, others = summed(partials, ("segment",), lambda rows: rows)
     put = {row["segment"]: row for row in done.to_pylist()}
     reports = reports_of(others, survey)
@@ -317,6 +338,8 @@ def run(engine: Engine, survey: Survey, out: Directory, *, overwrite: bool = Fal
     for segment in fresh:
         _release(root, segment.file.path)
         file, own = segment.file.path, put[segment.name]
+        if own["status"] == PRUNED:
+            continue
         records = by_file[file].records
         rows.append(
             {
@@ -328,5 +351,6 @@ def run(engine: Engine, survey: Survey, out: Directory, *, overwrite: bool = Fal
             }
         )
     unchanged = len({segment.name for segment in survey.segments}) - len(fresh)
+    pruned = len(fresh) - len(rows)
     rows += [_quarantine(root, report) for report in survey.unreadable]
-    return JobResult(rows, reports, totals=_totals(rows, unchanged))
+    return JobResult(rows, reports, totals=_totals(rows, unchanged) | {"pruned": pruned})
