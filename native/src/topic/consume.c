@@ -378,6 +378,31 @@ static void release_and_log(const struct pn_consumer *c, struct pn_topic_notes *
         pn_log_notes(c->conn, notes);
 }
 
+/* For the log: a sleep has ended, of this thread or of the caller's event loop. */
+static void note_sleep(struct pn_consumer *c, uint8_t why)
+{
+    c->woken_by = why;
+    c->woke_at = pn_now_ns();
+}
+
+/* Whether there was something is known after the look.  What the timer found not is no news. */
+static void log_sleep(struct pn_consumer *c, bool useful)
+{
+    uint8_t why = c->woken_by;
+    c->woken_by = PN_LATWAKE_NONE;
+    c->last_wake = useful ? why : PN_LATWAKE_NONE;
+    if (why == PN_LATWAKE_TIMER && !useful)
+        return;
+    struct pn_topic_note note = {.rec = {.ts = (uint64_t) c->woke_at,
+                                         .batch = useful ? c->nprefetched : 0,
+                                         .kind = PN_LAT_WAKE,
+                                         .wake = why,
+                                         .flags = useful ? PN_LATREC_USEFUL : 0},
+                                 .len = c->name_len};
+    memcpy(note.name, c->name, c->name_len);
+    pn_log_note(c->conn, &note);
+}
+
 enum taking { TAKING_FOUND = 1, TAKING_AGAIN = 2, TAKING_SLEEP = 3 };
 
 /* One look, under the lock.  `sleep`: stay WAITING if there is nothing; *until then. */
@@ -419,7 +444,12 @@ static int take_or_register(struct pn_consumer *c, bool sleep, int64_t deadline,
     pn_topic_channel_settle_locked(seg, ch);
     seg->topics.ctl->refill_next = ch->topic; /* it comes first */
     pn_topics_end_locked(seg);
-    release_and_log(c, &notes);
+    pn_lock_release(seg);
+    if (__builtin_expect(c->conn->log != NULL, 0)) {
+        if (c->woken_by != PN_LATWAKE_NONE && rc != TAKING_AGAIN)
+            log_sleep(c, rc == TAKING_FOUND);
+        pn_log_notes(c->conn, &notes);
+    }
     return rc;
 }
 
@@ -446,31 +476,6 @@ static void leave_waiters(struct pn_consumer *c)
 static int closed(void)
 {
     return pn_fail(PN_ECLOSED, "the consumer was closed while a thread was waiting in it");
-}
-
-/* For the log: a sleep has ended, of this thread or of the caller's event loop. */
-static void note_sleep(struct pn_consumer *c, uint8_t why)
-{
-    c->woken_by = why;
-    c->woke_at = pn_now_ns();
-}
-
-/* Whether there was something is known after the look.  What the timer found not is no news. */
-static void log_sleep(struct pn_consumer *c, bool useful)
-{
-    uint8_t why = c->woken_by;
-    c->woken_by = PN_LATWAKE_NONE;
-    c->last_wake = useful ? why : PN_LATWAKE_NONE;
-    if (why == PN_LATWAKE_TIMER && !useful)
-        return;
-    struct pn_topic_note note = {.rec = {.ts = (uint64_t) c->woke_at,
-                                         .batch = useful ? c->nprefetched : 0,
-                                         .kind = PN_LAT_WAKE,
-                                         .wake = why,
-                                         .flags = useful ? PN_LATREC_USEFUL : 0},
-                                 .len = c->name_len};
-    memcpy(note.name, c->name, c->name_len);
-    pn_log_note(c->conn, &note);
 }
 
 /* What is lost is made again as the caller goes round again. */
@@ -564,8 +569,6 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
             return closed();
         bool stay = !(over || back);
         rc = take_or_register(c, stay || has_fd, over ? INT64_MAX : deadline, &until);
-        if (c->woken_by != PN_LATWAKE_NONE && (rc == TAKING_FOUND || rc == TAKING_SLEEP))
-            log_sleep(c, rc == TAKING_FOUND);
         if (rc == TAKING_FOUND)
             rc = next_ahead(c, out);
         if (rc == TAKING_AGAIN || rc == 0)

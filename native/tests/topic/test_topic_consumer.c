@@ -357,6 +357,26 @@ static void test_a_second_thread_waits_for_the_first(void)
     close_scene();
 }
 
+/* Takes the WAKE out of what was logged; whether there is one depends on how slow the test is. */
+static int without_sleep(int n)
+{
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        CHECK(i == 0 || i >= n - 2 || logged[i].ts >= logged[i - 1].ts);
+        if (logged[i].kind == PN_LAT_WAKE) {
+            CHECK_EQ(logged[i].wake, PN_LATWAKE_TIMER);
+            CHECK_EQ(logged[i].flags, PN_LATREC_USEFUL);
+            CHECK_EQ(logged[i].batch, 1);
+            CHECK_EQ(logged[i].channel, logged[i + 1].channel);
+            CHECK_EQ(logged[i + 1].kind, PN_LAT_TIMEOUT); /* which it woke for */
+            CHECK_EQ(logged[i + 2].wake, PN_LATWAKE_TIMER);
+        } else {
+            logged[kept++] = logged[i];
+        }
+    }
+    return kept;
+}
+
 static void test_what_the_latency_log_says(void)
 {
     static const uint8_t kinds[] = {PN_LAT_PUBLISH, PN_LAT_DELIVER, PN_LAT_REQ, PN_LAT_DELIVER,
@@ -385,7 +405,7 @@ static void test_what_the_latency_log_says(void)
     CHECK_OK(pn_txn_commit(txn));
     CHECK_OK(pn_consumer_close(c));
     close_scene();
-    int n = read_log(dir), at[2] = {-1, -1};
+    int n = without_sleep(read_log(dir)), at[2] = {-1, -1};
     CHECK_EQ(n, sizeof kinds);
     for (int i = 0; i < n; i++) {
         bool swapped = i >= n - 2; /* of the transaction, in its own order */
