@@ -2,6 +2,7 @@
 
 1. What is removed are whole segments, and all of a day: those whose last record is of a day before
    the first one that stays (UTC).
+   Today stays, however much of it there is.
 2. That first day is written before anything is removed, so that ``ingest`` does not bring back what
    is still in the raw logs.
 3. Of a segment its row goes first: readers go by rows. What a prune that was killed has left of a
@@ -66,7 +67,7 @@ def _segments(place: str) -> list[_Segment]:
 
 
 def _first_to_stay(segments: Sequence[_Segment], older: str, most: int | None) -> str:
-    """The day that is the first to stay."""
+    """The day that is the first to stay; by size it is today at the latest."""
     first = older
     if most is not None:
         sizes: dict[str, int] = {}
@@ -74,11 +75,15 @@ def _first_to_stay(segments: Sequence[_Segment], older: str, most: int | None) -
             sizes[segment.day] = sizes.get(segment.day, 0) + segment.size
         left = sum(size for day, size in sizes.items() if day >= first)
         for day in sorted(day for day in sizes if day >= first):
-            if left <= most:
+            if left <= most or day >= _today():
                 break
             left -= sizes[day]
             first = _after(day)
     return first
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
 
 
 def _after(day: str) -> str:
@@ -172,10 +177,13 @@ def _day(text: str) -> str:
     if ago is not None:
         return (datetime.now(UTC) - float(ago[1]) * _AGES[ago[2]]).date().isoformat()
     try:
-        return datetime.strptime(text, "%Y-%m-%d").date().isoformat()
+        day = datetime.strptime(text, "%Y-%m-%d").date().isoformat()
     except ValueError:
         what = f"{text} is no age such as 30d (h, d, w), and no day such as 2026-01-31"
         raise argparse.ArgumentTypeError(what) from None
+    if day > _today():
+        raise argparse.ArgumentTypeError(f"{text} is yet to come")
+    return day
 
 
 def _bytes(text: str) -> int:

@@ -57,9 +57,10 @@ Rows = tuple[Ints, dict[str, Any]]
 """The log's channel of each row, and its columns."""
 
 
-def of_topics(kind: NDArray[np.uint8]) -> NDArray[np.intp]:
-    """Which records are of use here."""
-    return np.flatnonzero((kind == _DELIVER) | (kind == _FIN) | (kind == _PUBLISH))
+def of_topics(kind: NDArray[np.uint8], channel: Ints) -> NDArray[np.intp]:
+    """Which records are of use here; one whose writer had no memory for its channel is not."""
+    which = (kind == _DELIVER) | (kind == _FIN) | (kind == _PUBLISH)
+    return np.flatnonzero(which & (channel >= 0))
 
 
 @dataclass(frozen=True)

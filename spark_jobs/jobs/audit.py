@@ -155,8 +155,9 @@ class Partials:
 
     With `suspects`, only rows of the latter two roles: checksums of the messages in these blocks.
 
-    Rows of role ``queued`` are of topics, with ``queue`` null for what was published; those with
-    `suspect_topics` of the messages in these blocks. Of role ``incomplete`` is one of such a log.
+    Rows of role ``queued`` are of topics, with ``queue`` "" for what was published; with
+    `suspect_topics` of the messages in these blocks. A log that is incomplete has a row of role
+    ``incomplete``.
     """
 
     COLUMNS = (
@@ -232,7 +233,7 @@ class Partials:
             yield from self._of_topics(chunk, kind)
 
     def _of_topics(self, chunk: Chunk, kind: NDArray[np.uint8]) -> Iterator[Mapping[str, Any]]:
-        at = topics.of_topics(kind)
+        at = topics.of_topics(kind, chunk.channel)
         if len(at) == 0:
             return
         if isinstance(self._topics, topics.Details):

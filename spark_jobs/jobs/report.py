@@ -302,21 +302,26 @@ def _fill_depths(place: Place, rows: Sequence[Mapping[str, Any]]) -> None:
         place.depths[name] = list(enumerate(depth.tolist()))
 
 
+def _counted(count: int, what: str, more: str = "s") -> str:
+    return f"{count:,} {what}{more if count != 1 else ''}"
+
+
 def _verdict(audited: JobResult) -> str:
     """In one sentence."""
     bad = list(filter(audit.is_violation, audited.rows))
     bad_topics = list(filter(audit.is_violation, audited.further["topics"]))
     unproven = sum(row["incomplete"] for row in audited.rows)
     if bad or bad_topics:
-        found = [f"{len(bad)} listeners were not delivered what they were owed"] * bool(bad)
-        found += [f"in {len(bad_topics)} channels of topics messages came again after they were "
-                  "finished"] * bool(bad_topics)  # fmt: skip
-        said, how = " and ".join(found), "bad"
+        found = [f"what was owed to {_counted(len(bad), 'listener')} was not delivered as it was"]
+        again = f"in {_counted(len(bad_topics), 'channel')} of topics finished messages came again"
+        said = " and ".join([*found * bool(bad), *[again] * bool(bad_topics)])
+        how = "bad"
     elif not (audited.rows or audited.further["topics"]):
         said, how = "Nothing was delivered", "note"
     else:
         said, how = "Nothing that was owed is missing, doubled, out of order or changed", "good"
-    more = f"; of {unproven} listeners the logs are incomplete, and prove no loss" * bool(unproven)
+    left = f"; the logs of {_counted(unproven, 'listener')} are incomplete, and prove no loss"
+    more = left * bool(unproven)
     return f'<p class="verdict {how}">{plain(said[0].upper() + said[1:] + more, 1000)}.</p>'
 
 
@@ -332,12 +337,14 @@ def _head(
     records = sum(report.records for report in timed.reports)
     damaged = sum(report.damaged for report in timed.reports)
     clocks = {log.clock for log in survey.logs}
+    hosts = {log.host for log in survey.logs}
     processes = {(log.host, log.boot_id, log.pid, log.starttime) for log in survey.logs}
-    read = f"{records:,} records in {len(timed.reports):,} files"
+    read = f"{_counted(records, 'record')} in {_counted(len(timed.reports), 'file')}"
     named = {
         "read": read + (f", of which {damaged:,} are damaged or gone" if damaged else ""),
-        "of": f"{len(processes):,} processes with {len(survey.logs):,} connections, on "
-        f"{len({log.host for log in survey.logs}):,} hosts and {len(clocks):,} clocks",
+        "of": f"{_counted(len(survey.logs), 'connection')} of "
+        f"{_counted(len(processes), 'process', 'es')} on {_counted(len(hosts), 'host')} with "
+        f"{_counted(len(clocks), 'clock')}",
         "engines": ", ".join(sorted({log.engine for log in survey.logs})),
     }
     if every:

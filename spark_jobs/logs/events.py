@@ -103,7 +103,7 @@ def _sent_ns(batch: pa.RecordBatch) -> NDArray[np.uint64]:
 
 def _outside(metadata: Any, within: tuple[int, int] | None) -> set[int]:
     """Row groups whose records are all of another time, as their statistics say."""
-    if within is None:
+    if within is None or "event_time" not in metadata.schema.names:
         return set()
     column = metadata.schema.names.index("event_time")
     found = set()

@@ -145,6 +145,16 @@ def test_a_log_that_is_incomplete_proves_nothing_missing(local: Any, tmp_path: P
     assert run(local, tmp_path).violation, "that a record is there needs no other log"
 
 
+def test_a_record_without_its_channel_is_of_none(local: Any, tmp_path: Path) -> None:
+    """Its writer had no memory for the name."""
+    log = LogWriter(tmp_path, 1)
+    publish(log, "jobs", [1])
+    log.add(Kind.FIN, 2, commit_seq=BASE + 1, attempts=1)
+    consume(log, "jobs:work", [1])
+    log.write()
+    assert topics_of(run(local, tmp_path)) == {"jobs:work": (1, 0, 0, 0, 0)}
+
+
 def test_255_attempts_stand_for_more(local: Any, tmp_path: Path) -> None:
     log = LogWriter(tmp_path, 1)
     publish(log, "jobs", [1])

@@ -115,6 +115,19 @@ def test_the_oldest_days_leave_until_the_rest_is_small_enough(archive: Path) -> 
     assert prune(str(archive), most=0)["left_bytes"] == 0
 
 
+def test_today_stays_whatever_its_size(
+    archive: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nothing that is logged later that day could be archived."""
+    monkeypatch.setattr(pruning, "_today", lambda: day(DAYS - 1))
+    assert prune(str(archive), most=0)["first_day"] == day(DAYS - 1)
+    more = LogWriter(logs, 20, clock=int(FIRST.timestamp()) * 10**9)
+    sends(more, "a", np.arange(10), ts=(DAYS - 1) * DAY_NS + 5000 + np.arange(10))
+    more.write()
+    assert main(["ingest", str(logs), "--out", str(archive)]) == 0
+    assert prune(str(archive), most=0)["left"] == 3, "two of today, and the file that is no log"
+
+
 @pytest.mark.parametrize("after", range(1, 9))
 def test_killed_in_between(
     after: int, archive: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -155,6 +168,7 @@ def test_on_the_command_line(archive: Path, capsys: pytest.CaptureFixture[str]) 
     [
         ([], "say what is old"),
         (["--older", "soon"], "soon is no age such as 30d"),
+        (["--older", "9999-01-31"], "9999-01-31 is yet to come"),
         (["--most", "much"], "much is no size such as 100GB"),
     ],
 )

@@ -197,7 +197,7 @@ def test_it_begins_with_a_sentence(
     assert '<p class="verdict good">Nothing that was owed is missing' in head
     assert "<dt>command</dt><dd>python -m spark_jobs report " in head
     assert "<dt>time</dt><dd>2001-09-09 01:46:41.000 to 2001-09-09 01:46:43.999 UTC, 3 s<" in head
-    assert "6 processes with 6 connections, on 1 hosts and 2 clocks" in head
+    assert "6 connections of 6 processes on 1 host with 2 clocks" in head
     log = LogWriter(tmp_path / "logs", 1)
     sends(log, "lossy", np.arange(10))
     receives(log, "lossy", np.array([1, 2, 4]))
@@ -206,8 +206,8 @@ def test_it_begins_with_a_sentence(
     assert run(capsys, "report", tmp_path / "logs", "--out", tmp_path / "out")[0] == 2
     head = (tmp_path / "out" / "report.html").read_text()
     assert (
-        '<p class="verdict bad">1 listeners were not delivered what they were owed and in 1 '
-        "channels of topics messages came again after they were finished.</p>"
+        '<p class="verdict bad">What was owed to 1 listener was not delivered as it was and in 1 '
+        "channel of topics finished messages came again.</p>"
     ) in head
 
 

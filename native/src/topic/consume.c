@@ -385,7 +385,7 @@ static void note_sleep(struct pn_consumer *c, uint8_t why)
     c->woke_at = pn_now_ns();
 }
 
-/* Whether there was something is known after the look.  What the timer found not is no news. */
+/* After the look, which tells whether it was of use.  A timer that was of none is no news. */
 static void log_sleep(struct pn_consumer *c, bool useful)
 {
     uint8_t why = c->woken_by;
