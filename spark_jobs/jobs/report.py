@@ -312,7 +312,7 @@ def _verdict(audited: JobResult) -> str:
     bad_topics = list(filter(audit.is_violation, audited.further["topics"]))
     unproven = sum(row["incomplete"] for row in audited.rows)
     if bad or bad_topics:
-        found = [f"what was owed to {_counted(len(bad), 'listener')} was not delivered as it was"]
+        found = [f"{_counted(len(bad), 'listener')} did not get what was owed"]
         again = f"in {_counted(len(bad_topics), 'channel')} of topics finished messages came again"
         said = " and ".join([*found * bool(bad), *[again] * bool(bad_topics)])
         how = "bad"

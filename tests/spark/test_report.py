@@ -206,7 +206,7 @@ def test_it_begins_with_a_sentence(
     assert run(capsys, "report", tmp_path / "logs", "--out", tmp_path / "out")[0] == 2
     head = (tmp_path / "out" / "report.html").read_text()
     assert (
-        '<p class="verdict bad">What was owed to 1 listener was not delivered as it was and in 1 '
+        '<p class="verdict bad">1 listener did not get what was owed and in 1 '
         "channel of topics finished messages came again.</p>"
     ) in head
 
