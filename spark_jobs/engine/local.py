@@ -15,7 +15,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +24,7 @@ import pyarrow as pa
 
 from spark_jobs.engine.base import Reduced, Work, split
 from spark_jobs.engine.partials import aggregated, deal, schema_of
+from spark_jobs.engine.progress import SHOWN_EVERY_S, Count, Progress
 from spark_jobs.errors import CannotRunError
 from spark_jobs.logs.model import Survey
 from spark_jobs.places import is_local
@@ -37,18 +39,16 @@ _FORK = multiprocessing.get_context("fork")
 
 
 def _batches(
-    texts: Sequence[str], job: str, settings: Mapping[str, Any]
+    texts: Sequence[str], job: str, settings: Mapping[str, Any], count: Count
 ) -> Iterator[pa.RecordBatch]:
     for text in texts:
-        yield from aggregated(text, job, settings)
+        yield from aggregated(text, job, settings, count)
 
 
 def _serve(
     to: Connection,
     inherited: Sequence[Connection],
-    texts: Sequence[str],
-    job: str,
-    settings: Mapping[str, Any],
+    batches: Callable[[], Iterator[pa.RecordBatch]],
 ) -> None:
     """In a process of its own. An empty message ends what it sends, or an exception does."""
     for each in inherited:  # the reader of another's messages is gone when the parent is
@@ -57,7 +57,7 @@ def _serve(
         signal.signal(signo, signal.SIG_DFL)
     with contextlib.suppress(BrokenPipeError):
         try:
-            for batch in _batches(texts, job, settings):
+            for batch in batches():
                 to.send(batch.serialize().to_pybytes())
             to.send(b"")
         except BrokenPipeError:
@@ -70,12 +70,19 @@ class _Readers:
     """Processes that read, each a part of the logs."""
 
     def __init__(
-        self, parts: Sequence[Sequence[str]], job: str, settings: Mapping[str, Any]
+        self,
+        parts: Sequence[Sequence[str]],
+        job: str,
+        settings: Mapping[str, Any],
+        progress: Progress,
     ) -> None:
         self._running: dict[Connection, BaseProcess] = {}
-        for part in parts:
+        self._progress = progress
+        for number, part in enumerate(parts):
             ours, theirs = _FORK.Pipe(duplex=False)
-            arguments = (theirs, [*self._running, ours], part, job, settings)
+            count = progress.counter(number)
+            batches = partial(_batches, part, job, settings, count)
+            arguments = (theirs, [*self._running, ours], batches)
             process = _FORK.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -83,8 +90,10 @@ class _Readers:
 
     def messages(self) -> Iterator[bytes]:
         """Of all of them, as they come. Raises what a process raised, or that it died."""
+        patience = SHOWN_EVERY_S if self._progress.wanted else None
         while self._running:
-            for ready in wait(list(self._running)):
+            self._progress.show()
+            for ready in wait(list(self._running), patience):
                 assert isinstance(ready, Connection)
                 message = self._received(ready)
                 if message == b"":
@@ -158,11 +167,14 @@ class LocalEngine:
         schema = schema_of(job)
         count = _processes(survey, settings) if self._processes is None else self._processes
         parts = deal(survey.logs, count, most=count)
-        if len(parts) == 1:
-            return _LocalFound(list(_batches(parts[0], job, settings)), schema)
-        readers = _Readers(parts, job, settings)
-        try:
-            found = [pa.ipc.read_record_batch(each, schema) for each in readers.messages()]
-        finally:
-            readers.close()
+        records = sum(file.records for log in survey.logs for file in log.files)
+        with Progress(job, records, len(parts)) as progress:
+            if len(parts) == 1:
+                own = progress.counter(0, shows=True)
+                return _LocalFound(list(_batches(parts[0], job, settings, own)), schema)
+            readers = _Readers(parts, job, settings, progress)
+            try:
+                found = [pa.ipc.read_record_batch(each, schema) for each in readers.messages()]
+            finally:
+                readers.close()
         return _LocalFound(found, schema)

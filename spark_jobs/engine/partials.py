@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.engine.progress import Count, uncounted
 from spark_jobs.logs.model import Chunk, Log, Survey
 from spark_jobs.logs.quality import FileReport
 from spark_jobs.logs.reader import LogReader
@@ -88,14 +89,19 @@ def deal(logs: Sequence[Log], parallelism: int, most: int = sys.maxsize) -> list
     return bins
 
 
-def aggregated(text: str, job: str, settings: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-    """The job's batches of one log (as JSON), and the one about its files."""
+def aggregated(
+    text: str, job: str, settings: Mapping[str, Any], count: Count = uncounted
+) -> Iterator[pa.RecordBatch]:
+    """The job's batches of one log (as JSON), and the one about its files. `count` is told of the
+    records that were read.
+    """
     schema, cls = schema_of(job), _partials(job)
     reader = LogReader(Log.from_json(text), cls.FIELDS, peers=getattr(cls, "PEERS", False))
     partials = cls(reader, **settings)
     for chunk in reader.chunks():
         for columns in partials.add(chunk):
             yield batch(schema, columns)
+        count(len(chunk.channel))
     for columns in partials.finish():
         yield batch(schema, columns)
     yield batch(

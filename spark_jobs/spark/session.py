@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -44,6 +46,19 @@ def _prepare_local(master: str | None) -> None:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package, *searched]))
 
 
+@contextlib.contextmanager
+def _told_on_a_terminal(what: str) -> Iterator[None]:
+    """On stderr, for as long as it takes."""
+    is_seen = sys.stderr is not None and sys.stderr.isatty()
+    if is_seen:
+        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if is_seen:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 def create_session(application: str, master: str | None = None) -> SparkSession:
     """The running session, or a new one.
 
@@ -55,7 +70,7 @@ def create_session(application: str, master: str | None = None) -> SparkSession:
         return running
     if not was_submitted():
         _prepare_local(master)
-    with nothing_left_when_interrupted():
+    with nothing_left_when_interrupted(), _told_on_a_terminal("starting Java"):
         asked = SparkConf().setAppName(application)
         if master is not None:
             asked.setMaster(master)

@@ -313,9 +313,9 @@ def test_a_program_with_threads_reads_by_itself(
     running = threading.active_count() > 1  # the test's own watchdog, for one
     done = threading.Event()
     thread = threading.Thread(target=done.wait)
-    assert local_engine._processes(found) == (1 if running else 3)
+    assert local_engine._processes(found, {}) == (1 if running else 3)
     thread.start()
-    assert local_engine._processes(found) == 1
+    assert local_engine._processes(found, {}) == 1
     done.set()
     thread.join()
 
