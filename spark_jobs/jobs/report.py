@@ -22,7 +22,7 @@ from spark_jobs.engine.tables import read_table
 from spark_jobs.figures import windows
 from spark_jobs.figures.hgrm import EVERYTHING, busiest, distributions, steps
 from spark_jobs.figures.histogram import midpoint
-from spark_jobs.figures.quantiles import grouped
+from spark_jobs.figures.quantiles import by_nearest_rank, grouped
 from spark_jobs.figures.windows import numbers
 from spark_jobs.jobs import audit, e2e, latency, timeline, wakeups
 from spark_jobs.logs.model import Chunk, Log, Survey
@@ -67,6 +67,10 @@ _LATENCIES = {
     "p99_ns": "p99",
     "p999_ns": "p99.9",
     "max_ns": "max",
+}
+_WAKES = {
+    "wake": "it was woken by",
+    **{name: title for name, title in _LATENCIES.items() if name == "n" or name.endswith("_ns")},
 }
 _WAKEUPS = {
     "pid": "pid",
@@ -188,6 +192,22 @@ def _distinct(key: Sequence[Any], taken: Mapping[str, Any]) -> str:
     """The channel's name, with its database and engine where that is needed to tell it apart."""
     channel = str(key[-1])
     return channel if channel not in taken else f"{channel} ({key[1]}, {key[0]})"
+
+
+def _by_wake(counts: pa.Table, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Over all listeners, a row for each of what ended the sleep; the slowest first."""
+    found = []
+    for wake in {row["wake"] for row in rows} - {"all"}:
+        own = [row for row in rows if row["wake"] == wake]
+        of_wake = counts.filter(pc.equal(counts["wake"], wake))
+        buckets, each = distributions(of_wake, ())[EVERYTHING]
+        extremes = min(row["min_ns"] for row in own), max(row["max_ns"] for row in own)
+        low, high = (np.array([value]) for value in extremes)
+        quantiles = by_nearest_rank(np.zeros_like(buckets), buckets, each, low, high)
+        figures = {name: int(value[0]) for name, value in quantiles}
+        told = {"wake": wake, "n": sum(row["n"] for row in own)}
+        found.append(told | {"min_ns": extremes[0], **figures, "max_ns": extremes[1]})
+    return sorted(found, key=lambda row: (-row["p99_ns"], row["wake"]))
 
 
 def _span_ns(lanes: Mapping[Any, Sequence[Lane]]) -> int:
@@ -389,7 +409,11 @@ def _plots(curves: Mapping[str, Curve], places: Sequence[Place]) -> list[tuple[s
 
 
 def _tables(
-    timed: JobResult, woken: JobResult, audited: JobResult, finished: JobResult
+    timed: JobResult,
+    woken: JobResult,
+    audited: JobResult,
+    finished: JobResult,
+    by_wake: Sequence[Mapping[str, Any]],
 ) -> list[tuple[str, str]]:
     slowest = sorted((r for r in timed.rows if r["wake"] == "all"), key=lambda r: -r["p99_ns"])
     broken = sorted(audited.rows, key=lambda row: not audit.is_violation(row))
@@ -399,6 +423,7 @@ def _tables(
         note = f'<p class="note">left out: {plain(str(left_out))}</p>' if left_out else ""
         listed = table(slowest[:_LISTED], _LATENCIES) + _shortened(slowest) + note
         sections.append(("Slowest listeners", listed))
+        sections.append(("Latency by what ended the sleep", table(by_wake, _WAKES)))
     of_topics = _topic_rows(audited, finished)
     if of_topics:
         sections.append(("Topics", table(of_topics[:_LISTED], _TOPICS) + _shortened(of_topics)))
@@ -430,7 +455,8 @@ def run(engine: Engine, survey: Survey, out: Directory, *, command: str = "") ->
     counts = read_table(out / "latency_hist")
     head = _verdict(audited) + _head(survey, timed, lanes, command)
     sections = _plots(_curves(counts, timed.rows), places)
-    sections += _tables(timed, woken, audited, finished)
+    by_wake = _by_wake(counts, timed.rows)
+    sections += _tables(timed, woken, audited, finished, by_wake)
     target = out / "report.html"
     target.write_text(page("pynotify latency report", head, sections), encoding="utf-8")
     rows = [{"name": "report", "path": str(target)}]

@@ -211,6 +211,27 @@ def test_it_begins_with_a_sentence(
     ) in head
 
 
+def test_latency_by_what_ended_the_sleep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for pid, wake, took in ((1, Wake.SIGNAL, 1000), (2, Wake.SIGNAL, 3000), (3, Wake.FD, 900)):
+        log = LogWriter(tmp_path / "logs", pid, clock=10**18)
+        ts = 10**9 + np.arange(100) * 10**6
+        receives(log, "a", np.arange(100), ts=ts + took, ref_ts=ts, wake=wake)
+        log.write()
+    assert run(capsys, "report", tmp_path / "logs", "--out", tmp_path / "out")[0] == 0
+    content = (tmp_path / "out" / "report.html").read_text()
+    (told,) = re.findall(r"<h2>Latency by what ended the sleep</h2>(.*?)</table>", content, re.S)
+    rows = re.findall(r"<tr><td>(\w+)</td>(.*?)</tr>", told)
+    values = {name: re.findall(r'data-value="(\d+)"', cells) for name, cells in rows}
+    assert [int(each) for each in values["fd"]] == [100, *[900] * 6]
+    n, low, p50, p90, *_, high = (int(each) for each in values["signal"])
+    assert (n, low, high) == (200, 1000, 3000)
+    assert p50 == pytest.approx(1000, rel=0.004)
+    assert p90 == pytest.approx(3000, rel=0.004)
+    assert list(values) == ["signal", "fd"]
+
+
 def test_topics_are_told(a_report: tuple[Path, dict[str, Any]]) -> None:
     content = (a_report[0] / "report.html").read_text()
     (told,) = re.findall(r"<h2>Topics</h2>(.*?)</table>", content, re.DOTALL)
