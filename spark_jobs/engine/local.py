@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from spark_jobs.engine.base import Reduced, Work, split
-from spark_jobs.engine.partials import aggregated, deal, schema_of
+from spark_jobs.engine.partials import aggregated, deal, pieces, schema_of
 from spark_jobs.engine.progress import SHOWN_EVERY_S, Count, Progress
 from spark_jobs.errors import CannotRunError
 from spark_jobs.logs.model import Survey
@@ -166,7 +166,7 @@ class LocalEngine:
         """As of `Engine`. Raises CannotRunError if a process that read has died."""
         schema = schema_of(job)
         count = _processes(survey, settings) if self._processes is None else self._processes
-        parts = deal(survey.logs, count, most=count)
+        parts = deal(pieces(job, survey.logs), count, most=count)
         records = sum(file.records for log in survey.logs for file in log.files)
         with Progress(job, records, len(parts)) as progress:
             if len(parts) == 1:

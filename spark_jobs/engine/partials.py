@@ -1,8 +1,9 @@
 """Partial results: a task reads whole logs, and aggregates in numpy as it goes.
 
 Each job has the class `Partials` that makes them. A partition is a few whole logs, because order
-within a log matters and files are small. Beside the job's rows come rows about the files
-themselves: those with ``file`` set.
+within a log matters to most jobs, and files are small. To some it does not: theirs are a few files,
+so that one process that logged more than all others together does not hold the others up. Beside
+the job's rows come rows about the files themselves: those with ``file`` set.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -35,7 +37,8 @@ class Partials(Protocol):
     """What a job computes of one log.
 
     `COLUMNS` are those of the batches it yields, `FIELDS` those that it needs of a record; with
-    `PEERS`, which may be left out, ``peer`` among them for itself, not only to compare clocks.
+    `PEERS`, which may be left out, ``peer`` among them for itself, not only to compare clocks. With
+    `BY_FILE`, which may be left out, each file of a log may be given to one of its own.
     Further arguments of the constructor are the settings of `load`.
     """
 
@@ -76,8 +79,22 @@ def batch(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _by_file(log: Log) -> Iterator[Log]:
+    """Its files as logs; what is missing is told with the last one."""
+    for file in log.files[:-1]:
+        yield replace(log, files=(file,), incomplete="")
+    yield replace(log, files=log.files[-1:])
+
+
+def pieces(job: str, logs: Sequence[Log]) -> list[Log]:
+    """What may be read by itself: logs, or their files."""
+    if not getattr(_partials(job), "BY_FILE", False):
+        return list(logs)
+    return [piece for log in logs for piece in _by_file(log)]
+
+
 def deal(logs: Sequence[Log], parallelism: int, most: int = sys.maxsize) -> list[list[str]]:
-    """Partitions of whole logs, each log as JSON: the largest first, to the least loaded."""
+    """Partitions of what may be read by itself, as JSON: the largest first, to the least loaded."""
     total = sum(log.size for log in logs)
     count = max(1, min(len(logs), most, max(parallelism, total // PARTITION_BYTES)))
     bins: list[list[str]] = [[] for _ in range(count)]

@@ -172,6 +172,7 @@ class Rows:
         pa.field("other_clock", pa.int64()),
     )
 
+    BY_FILE = True
     FIELDS = ("ts", "ref_ts", "kind", "wake", "peer")
 
     def __init__(self, reader: LogReader) -> None:

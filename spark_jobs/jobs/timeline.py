@@ -52,6 +52,7 @@ class Partials:
         *numbers("bytes", "timed", "min_ns", "max_ns", "untimed"),
         *HISTOGRAM,
     )
+    BY_FILE = True
     FIELDS = ("ts", "ref_ts", "kind", "bytes", "peer")
 
     def __init__(self, reader: LogReader, window_ns: int) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.engine.base import Reduced, Work, split
-from spark_jobs.engine.partials import aggregated, deal, schema_of
+from spark_jobs.engine.partials import aggregated, deal, pieces, schema_of
 from spark_jobs.logs.model import Survey
 
 _OTHERS = pa.field("_others", pa.binary())
@@ -107,7 +107,8 @@ class SparkEngine:
 
     def load(self, job: str, survey: Survey, **settings: Any) -> _SparkFound:
         """As of `Engine`."""
-        partitions = deal(survey.logs, self._session.sparkContext.defaultParallelism)
+        parallelism = self._session.sparkContext.defaultParallelism
+        partitions = deal(pieces(job, survey.logs), parallelism)
 
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             leave_modules_alone()

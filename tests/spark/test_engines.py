@@ -26,8 +26,10 @@ from spark_jobs.directory import Directory
 from spark_jobs.engine import local as local_engine
 from spark_jobs.engine.base import Engine
 from spark_jobs.engine.local import LocalEngine
+from spark_jobs.engine.partials import deal, pieces
 from spark_jobs.errors import CannotRunError
-from spark_jobs.jobs import NAMES, OPTIONS, preparer, runner
+from spark_jobs.jobs import NAMES, OPTIONS, latency, preparer, runner
+from spark_jobs.logs.model import Log
 from spark_jobs.logs.schema import USEFUL, Kind, Wake
 from spark_jobs.procfs import stat
 from spark_jobs.spark.configured import configured_master
@@ -130,6 +132,28 @@ def check_the_same(job: str, engines: tuple[Engine, Engine], logs: Path, place: 
 def test_a_few_processes_give_what_one_gives(job: str, logs: Path, tmp_path: Path) -> None:
     check_the_same(job, (LocalEngine(1), LocalEngine(3)), logs, tmp_path)
     assert multiprocessing.active_children() == []
+
+
+def test_a_log_that_is_larger_than_all_others_is_read_by_several(tmp_path: Path) -> None:
+    """By its files, where a job does not ask for the order of its records."""
+    log, small = LogWriter(tmp_path, 1, clock=10**18), LogWriter(tmp_path, 2, clock=10**18)
+    seq = np.arange(4000)
+    receives(log, "a", seq, ts=SECOND + seq + 5, ref_ts=SECOND + seq)
+    receives(small, "a", seq[:1], ts=SECOND + 5, ref_ts=SECOND)
+    paths = log.write(files=4)
+    small.write()
+    paths[1].unlink()  # what is missing is told once
+    found = survey([tmp_path])
+    for job, parts in (("latency", 3), ("timeline", 3), ("audit", 2)):
+        dealt = deal(pieces(job, found.logs), 3)
+        assert len(dealt) == parts
+        assert sum(len(Log.from_json(text).files) for part in dealt for text in part) == 4
+    one, three = (latency.run(LocalEngine(n), found, tmp_path / str(n)) for n in (1, 3))
+    assert one == three
+    assert [row["n"] for row in one.rows if row["wake"] == "all"] == [3000, 1]
+    assert [report.problems for report in one.reports if report.problems] == [
+        ["file 1 of the log is missing"]
+    ]
 
 
 @pytest.mark.spark
