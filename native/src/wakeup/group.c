@@ -107,8 +107,8 @@ int pn_group_join(struct pn_conn *conn, struct pn_group *group, void *user)
         return pn_fail(EINVAL, "the connection has a latch already: it joins a group before it "
                                "waits and before pn_fileno()");
     conn->in_group.user = user;
-    pn_store_release(&conn->in_group.group, group);
-    if (pn_load_seq_cst(&conn->fd_flags) != 0) /* set when it had neither */
+    pn_store_seq_cst(&conn->in_group.group, group); /* pairs with pn_latch_set(): flags, group */
+    if (pn_load_seq_cst(&conn->fd_flags) != 0)      /* set when it had neither */
         pn_group_post(group, conn);
     return 0;
 }

@@ -250,7 +250,8 @@ void pn_latch_set(struct pn_conn *conn, uint32_t why)
 {
     const uint64_t one = 1;
     pn_fetch_or(&conn->fd_flags, why);
-    struct pn_group *group = pn_load_acquire(&conn->in_group.group);
+    struct pn_group *group =
+        pn_load_seq_cst(&conn->in_group.group); /* pairs with pn_group_join() */
     if (group != NULL) {
         pn_group_post(group, conn);
         return;
