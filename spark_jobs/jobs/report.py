@@ -397,7 +397,7 @@ def _plots(curves: Mapping[str, Curve], places: Sequence[Place]) -> list[tuple[s
     if curves:
         sections.append(("Latency by percentile", percentile_plot(curves)))
     for place in places:
-        where = f"{place.host}, boot {place.boot_id}"
+        where = f"{place.host}, boot {place.boot_id[:8]}"
         sections.append((f"Over time: {where}", timeline_plot(place)))
         if any(place.channels.values()):
             sections.append((f"p99 by channel and time: {where}", heat_map(place)))

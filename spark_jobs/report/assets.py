@@ -9,10 +9,11 @@ from typing import Final
 STYLE: Final = """
 :root{color-scheme:light dark}
 body{font:15px/1.45 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em}
-table{border-collapse:collapse;font-size:13px;margin:.6em 0}
+table{border-collapse:collapse;font-size:13px;margin:.6em 0;display:block;overflow-x:auto}
 td,th{padding:.15em .7em;text-align:right;border-bottom:1px solid #8884}
 td:first-child,th:first-child{text-align:left}
 td{max-width:22em;overflow-wrap:anywhere}
+td[data-value]{white-space:nowrap}
 th[tabindex]{cursor:pointer}
 th[aria-sort=ascending]::after{content:" \\2191"}
 th[aria-sort=descending]::after{content:" \\2193"}
