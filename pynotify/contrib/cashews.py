@@ -88,14 +88,14 @@ class SharedInvalidationMemory(Memory):
         self._kept.invalidate_others()
 
     async def set_add(self, key: str, *values: str, expire: float | None = None) -> None:
-        """Add to a set of this process; where it is a tag's, `values` are keys that were just set."""
+        """Add to a set of this process; `values` of a tag are keys that were just set."""
         await super().set_add(key, *values, expire=expire)
         if _TAGS in key:
             for value in values:
                 self._kept.tie(value, key)
 
     async def set_pop(self, key: str, count: int = 100) -> Iterable[str]:
-        """Take from a set of this process; where it is a tag's, all forget the keys that have it."""
+        """Take from a set of this process; keys with that tag are forgotten in all processes."""
         popped: Iterable[str] = await super().set_pop(key, count)
         if _TAGS in key:
             self._kept.invalidate_tag(key)
