@@ -24,6 +24,7 @@ Rules and their reasons are those of `pynotify.contrib._kept`.
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -64,6 +65,9 @@ class SharedInvalidationMemory(Memory):
     ) -> None:
         super().__init__(**options)
         self._kept = Kept(counters_of(name, segment, counters))
+        #: Of this task: keys that it has from a tag, and will delete.  With the tag they are old
+        #: already; a counter for each of many keys would take all others with them.
+        self._popped: ContextVar[frozenset[str]] = ContextVar("popped", default=frozenset())
         self.store = self._kept  # type: ignore[assignment]  # it does what Memory asks of a dict
 
     async def clear(self) -> None:
@@ -79,8 +83,11 @@ class SharedInvalidationMemory(Memory):
     async def delete_many(self, *keys: str) -> None:
         """Forget these in all processes."""
         await super().delete_many(*keys)
+        popped = self._popped.get()
         for key in keys:
-            self._kept.invalidate(key)
+            if key not in popped:
+                self._kept.invalidate(key)
+        self._popped.set(popped.difference(keys))
 
     async def delete_match(self, pattern: str) -> None:
         """Forget what matches (`*`: anything); other processes forget everything."""
@@ -99,6 +106,7 @@ class SharedInvalidationMemory(Memory):
         popped: Iterable[str] = await super().set_pop(key, count)
         if _TAGS in key:
             self._kept.invalidate_tag(key)
+            self._popped.set(self._popped.get().union(popped))
         return popped
 
 

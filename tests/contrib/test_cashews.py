@@ -58,18 +58,25 @@ def test_a_key_is_deleted_in_all_caches_of_a_name(segment_name: str) -> None:
     asyncio.run(play())
 
 
-def test_tags(segment_name: str) -> None:
-    """Keys that only another process knows to have a tag; others stay."""
+@pytest.mark.parametrize("known", [False, True])
+def test_tags(known: bool, segment_name: str) -> None:
+    """Also of keys that only another process knows to have that tag; others stay."""
 
     async def play() -> None:
         async with caches(segment_name, "r", "r") as (one, same):
             for number in range(300):  # cashews deletes a hundred at a time
+                if known:
+                    tag = "even" if number % 2 == 0 else "odd"
+                    await one.set(f"k{number}", 1, tags=[tag])
                 await same.set(f"k{number}", 1, tags=["even" if number % 2 == 0 else "odd"])
             await one.delete_tags("even")
             left = {number for number in range(300) if await same.exists(f"k{number}")}
             odd = set(range(1, 300, 2))
             assert left <= odd
             assert len(odd - left) < 10, "those that share a counter with what was deleted"
+            await same.set("k0", 1)
+            await one.delete_many("k0")
+            assert not await same.exists("k0"), "it is no key of a tag by now"
             await same.set("k0", 2, tags=["even"])
             await same.set("k2", 2, tags=["even", "odd"])
             await one.delete_tags("odd")

@@ -35,6 +35,9 @@ def test_cashews(segment_name: str, tmp_path: Path) -> None:
     options = ["-p", "no:warnings", "--deselect", WITH_REDIS]
     options += [f"--ignore={folder / name}" for name in OTHERS]
     with pynotify.open(segment_name, max_generations=4096):
-        done = run(folder, "cashews_suite", ["tests"], tmp_path, *options, SEGMENT=segment_name)
+        for _ in range(2):  # some of its tests go by times of 10 ms: a busy machine fails them
+            done = run(folder, "cashews_suite", ["tests"], tmp_path, *options, SEGMENT=segment_name)
+            if not done.counts["failed"]:
+                break
     pynotify.unlink(segment_name, force=True, missing_ok=True)
     done.expect(passed=267)
