@@ -94,6 +94,12 @@ class SharedInvalidationMemory(Memory):
         await super().delete_match(pattern)
         self._kept.invalidate_others()
 
+    async def _get(self, key: str, default: Any = None) -> Any:
+        value = await super()._get(key, default)
+        if value is default:
+            self._kept.get(key)  # one that has just expired is a miss, too
+        return value
+
     async def set_add(self, key: str, *values: str, expire: float | None = None) -> None:
         """Add to a set of this process; `values` of a tag are keys that were just set."""
         await super().set_add(key, *values, expire=expire)

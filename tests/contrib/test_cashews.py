@@ -109,6 +109,19 @@ def test_what_was_computed_before_its_tag_was_deleted_is_not_kept(segment_name: 
     asyncio.run(play())
 
 
+def test_one_that_has_expired_is_a_miss(segment_name: str) -> None:
+    async def play() -> None:
+        async with caches(segment_name, "r&check_interval=0", "r") as (reader, writer):
+            await reader.set("k", "old", expire=0.01)
+            await asyncio.sleep(0.02)  # nothing looks at it meanwhile
+            assert await reader.get("k") is None
+            await writer.delete("k")
+            await reader.set("k", "old")
+            assert await reader.get("k") is None
+
+    asyncio.run(play())
+
+
 def test_a_pattern(segment_name: str) -> None:
     """Other processes do not know which of their keys it meant; this one does."""
 
