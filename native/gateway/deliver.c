@@ -25,11 +25,18 @@ static bool may_deliver(const struct gw_session *session)
     return session->activity == GW_IDLE && session->block == GW_BLOCK_NONE && !session->batch;
 }
 
-/* The slot's descriptor is readable, and must not wake the loop again before this is over. */
+static void end_for(struct gw_session *session, int64_t rc);
+
+/*
+ * The slot's descriptor is readable, and must not wake the loop again before this is over.  Each
+ * time: while it is muted its timer ticks, and neighbours die.
+ */
 static void mute(struct gw_session *session)
 {
-    if (!session->muted && session->conn != NULL)
-        session->muted = pn_conn_mute_fd(session->conn) >= 0;
+    const int64_t rc = session->conn != NULL ? pn_conn_mute_fd(session->conn) : 0;
+    session->muted = session->conn != NULL;
+    if (rc < 0)
+        end_for(session, rc);
 }
 
 static void warn(struct gw_session *session, int64_t now)

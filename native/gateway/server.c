@@ -44,7 +44,7 @@ enum {
 #define REFUSED_PATIENCE_NS 5000000000LL /* with a peer that will only be told that it may not */
 #define STOP_PATIENCE_NS    200000000LL  /* for what is left to be sent when it stops */
 #define CLOSE_PATIENCE_NS   1000000000LL
-enum { BUSY_POLL_US = 50, SOON = 4, SOON_MAX = 4 };
+enum { BUSY_POLL_US = 50, BUSY_POLL_MAX_US = 1000, SOON = 4, SOON_MAX = 4 };
 
 struct client {
     struct client *next, *previous; /* all */
@@ -571,8 +571,9 @@ static int await(pn_gateway *gateway, struct epoll_event events[EVENTS], int tim
 {
     if (timeout == 0 || gateway->busy_poll_ns == 0)
         return epoll_wait(gateway->epfd, events, EVENTS, timeout);
-    const int64_t begun = now_ns();
-    while (gateway->soon > 0 && now_ns() - begun < gateway->busy_poll_ns) {
+    const int64_t begun = now_ns(), left = timeout < 0 ? INT64_MAX : timeout * 1000000LL;
+    const int64_t most = left < gateway->busy_poll_ns ? left : gateway->busy_poll_ns;
+    while (gateway->soon > 0 && now_ns() - begun < most) {
         int n = epoll_wait(gateway->epfd, events, EVENTS, 0);
         if (n != 0)
             return n;
@@ -712,6 +713,9 @@ static int copy_options(pn_gateway *gateway, const pn_gateway_options *options)
     gateway->authentication_ns =
         (options->authentication_timeout > 0 ? options->authentication_timeout : 60) * 1000000000LL;
     const int busy_poll = options->busy_poll == 0 ? BUSY_POLL_US : options->busy_poll;
+    if (busy_poll > BUSY_POLL_MAX_US)
+        return gw_say(gateway->message, EINVAL, "busy_poll is at most %d us, not %d",
+                      BUSY_POLL_MAX_US, busy_poll);
     gateway->busy_poll_ns = busy_poll > 0 && has_processors() ? busy_poll * 1000LL : 0;
     gateway->interruptible = options->interruptible != 0;
     gateway->wake_fd = options->wake_fd;

@@ -36,7 +36,8 @@ typedef struct pn_gateway_options {
     int interruptible;          /* 1: when wake_fd is readable, pn_gateway_run() returns -EINTR */
     int wake_fd;                /* what a signal handler writes to; it is read until it is empty */
     int authentication_timeout; /* seconds for a client to send its startup message; 0: 60 */
-    int busy_poll; /* us to look for the next statement before it sleeps; 0: 50, -1: never */
+    /* us to look for the next statement before it sleeps, at most 1,000; 0: 50, -1: never */
+    int busy_poll;
 } pn_gateway_options;
 
 typedef struct pn_gateway_stat {

@@ -209,6 +209,26 @@ def test_it_sleeps_when_its_clients_are_idle(
         client.ask("NOTIFY a, 'after'")
 
 
+@pytest.mark.full
+def test_it_sleeps_while_a_client_stays_in_its_transaction(
+    engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
+) -> None:
+    """The timer of the client's slot ticks again and again; each time it has to be read."""
+    gateway = new_gateway_process(engine)
+    status = Path(f"/proc/{gateway.pid}/status")
+
+    def slept() -> int:
+        lines = status.read_text().splitlines()
+        (line,) = (line for line in lines if line.startswith("voluntary_ctxt_switches"))
+        return int(line.split()[1])
+
+    with gateway.client() as client:
+        client.ask("BEGIN")
+        before = slept()
+        wait_until(lambda: slept() >= before + 15, "it sleeps after each tick", 40)
+        client.ask("COMMIT")
+
+
 def test_no_descriptor_left_is_told(
     engine: pynotify.Engine, new_gateway_process: NewGatewayProcess
 ) -> None:

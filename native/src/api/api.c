@@ -517,9 +517,20 @@ void pn_conn_let_go(pn_conn *conn)
         end_conn(conn);
 }
 
+static void leave_group(struct pn_conn *conn)
+{
+    pthread_mutex_lock(&conn->seg->signal_mutex); /* threads that set its latch have it */
+    struct pn_group *group = pn_exchange(&conn->in_group.group, NULL);
+    pthread_mutex_unlock(&conn->seg->signal_mutex);
+    pn_procsignal_quiesce(); /* a handler in another thread may still be at it */
+    pn_group_leave(conn, group);
+}
+
 PN_API void pn_conn_close(pn_conn *conn)
 {
     pn_store_release(&conn->closing, 1);
+    if (pn_load_relaxed(&conn->in_group.group) != NULL && conn->pid == pn_my_pid)
+        leave_group(conn);
     pn_conn_let_go(conn);
 }
 

@@ -189,15 +189,17 @@ PN_API int pn_topic_publish_many(pn_conn *conn, pn_txn *txn, pn_ref topic, const
 static int cancel_everywhere(pn_conn *conn, pn_ref topic, uint64_t id)
 {
     pn_txn *txn;
+    size_t cancelled = 0; /* it may fall due while the commit waits */
     int rc = pn_txn_begin(conn, &txn);
     if (rc != 0)
         return rc;
+    txn->cancelled = &cancelled;
     const int found = pn_topic_txn_cancel(txn, topic, id);
     if (found == 1)
         rc = pn_txn_commit(txn);
     if (found != 1 || pn_txn_goes_on(rc))
         pn_txn_abort(txn);
-    return rc < 0 ? rc : found;
+    return rc < 0 ? rc : found == 1 ? cancelled > 0 : found;
 }
 
 PN_API int pn_topic_cancel(pn_conn *conn, pn_txn *txn, pn_ref topic, uint64_t id)

@@ -29,6 +29,7 @@ struct pn_txn {
     struct pn_intent *intents;
     size_t nintents, intents_cap;
     struct pn_room_wait room; /* of its commit, or its prepare(), that was left with -EINTR */
+    size_t *cancelled;        /* for its commit to say how many of its cancels ended something */
 };
 
 /* A prepared transaction can be committed to the end, also when its connection was closed. */

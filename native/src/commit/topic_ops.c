@@ -564,6 +564,15 @@ static void revive_all(struct staging *s)
     }
 }
 
+/* How many of the cancels will end something. */
+static size_t cancelled(const struct pn_pending *p)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < p->nops; i++)
+        n += p->ops[i].kind == PN_OP_CANCEL && (p->ops[i].message != 0 || p->ops[i].tombstone != 0);
+    return n;
+}
+
 /* What it does to durable topics, as one batch, before the commit point. */
 static int log_all(struct staging *s)
 {
@@ -631,6 +640,8 @@ int pn_topic_precommit_locked(struct pn_commit *c)
     c->messages = s.first;
     if (rc != 0)
         pn_topics_end_locked(c->conn->seg);
+    else if (c->txn->cancelled != NULL)
+        *c->txn->cancelled = cancelled(&c->txn->pending);
     PN_CRASH("commit:topics-staged");
     return rc;
 }

@@ -250,7 +250,8 @@ static void hand_over(struct pn_conn *conn, const pn_batch *batch)
 {
     count_productive(conn);
     quicken_timer(conn);
-    if (pn_load_relaxed(&conn->has_fd) != 0 || pn_load_relaxed(&conn->waiters) != 0)
+    if (pn_load_relaxed(&conn->has_fd) != 0 || pn_load_relaxed(&conn->waiters) != 0 ||
+        pn_load_relaxed(&conn->in_group.group) != NULL)
         leave_armed(conn);
     if (pn_load_relaxed(&conn->seg->ctl->room_waiters) != 0)
         pn_room_wake(conn->seg);

@@ -37,6 +37,7 @@
 #include "base/crashpoint.h"
 #include "segment/lock.h"
 #include "topic/area.h"
+#include "topic/cursors.h"
 #include "topic/drop.h"
 #include "topic/end.h"
 #include "topic/notes.h"
@@ -97,6 +98,22 @@ uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *t
 
 /* ---- on disk --------------------------------------------------------------------------------- */
 
+/* Has a channel it still?  Else it was emptied or deleted, or all have passed it. */
+static bool is_of_a_channel(struct pn_segment *seg, struct pn_topic *topic, uint64_t queue,
+                            const struct pn_topic_on_disk *m)
+{
+    struct pn_spilled_delivery to;
+    if (queue == 0)
+        return true;
+    PN_EACH_CHANNEL_AS (seg, topic, ch)
+        if (queue == PN_REST_SEQ && pn_rest_has(seg, topic, ch, m))
+            return true;
+    for (uint32_t i = 0; queue == PN_LATER_SEQ && i < m->deliveries.n; i++)
+        if (pn_spilled_delivery_locked(seg, topic, &m->deliveries, i, &to))
+            return true;
+    return false;
+}
+
 static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                         struct pn_deferred *d)
 {
@@ -110,7 +127,7 @@ static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t
         if (rc <= 0 && rc != -EAGAIN)
             return rc;
         bytes += rc == 1 ? m.bytes : PN_LOOK_BYTES;
-        if (rc != 1 || !m.there || m.m.id != id)
+        if (rc != 1 || !m.there || m.m.id != id || !is_of_a_channel(seg, topic, d->queue, &m))
             continue;
         d->seq = m.seq;
         d->due = m.due;
@@ -195,7 +212,7 @@ int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
         if (rc != 0)
             return rc;
         rc = pn_deferred_find_locked(seg, topic, id, &d);
-        if (d.places > 1 && !d.ended)
+        if (d.places > 1 && (!d.ended || (rc == 1 && topic->rest.max_file != 0)))
             rc = PN_CANCEL_EVERYWHERE;
         else if (rc == 1 && d.on_disk &&
                  pn_tombstone_make_locked(seg, topic, d.seq, PN_TOMB_LIVE, conn) == 0)

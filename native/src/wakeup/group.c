@@ -14,6 +14,8 @@
  *    be.
  * 4. W: `head` any thread and handler, `taken` the serving thread.  A connection is freed by the
  *    serving thread, after it was taken out of the handler's sight; then it leaves both lists.
+ *    pn_conn_close() comes before that where something else refers to the connection: it takes the
+ *    connection out of the group, so that the caller may free what `user` is, and the group.
  * 5. Of a group too the latch is checked before it is written or read: the program may have closed
  *    it.  Nothing here is in shared memory.
  */
@@ -31,6 +33,7 @@
 
 struct pn_group {
     int latch;
+    int32_t pid; /* a child shares the latch, and must not drain it */
     _Atomic(struct pn_conn *) head;
     struct pn_conn *taken;
 };
@@ -46,6 +49,7 @@ int pn_group_make(struct pn_group **out)
         free(group);
         return pn_fail(error, "could not create an eventfd: %s", strerror(error));
     }
+    group->pid = pn_my_pid;
     *out = group;
     return 0;
 }
@@ -83,6 +87,8 @@ void pn_group_post(struct pn_group *group, struct pn_conn *conn)
 void pn_group_take(struct pn_group *group)
 {
     uint64_t count;
+    if (group->pid != pn_my_pid)
+        return;
     if (pn_is_anonymous(group->latch) && read(group->latch, &count, sizeof count) < 0)
         count = 0; /* EAGAIN: what follows is a look in vain, or just in time */
     struct pn_conn **end = &group->taken; /* behind what is left of the last time */
@@ -94,7 +100,7 @@ void pn_group_take(struct pn_group *group)
 void *pn_group_each(struct pn_group *group)
 {
     struct pn_conn *conn = group->taken;
-    if (conn == NULL)
+    if (conn == NULL || group->pid != pn_my_pid)
         return NULL;
     group->taken = conn->in_group.next;
     pn_store_seq_cst(&conn->in_group.posted, 0);
@@ -122,10 +128,9 @@ static void take_out(struct pn_conn **list, const struct pn_conn *conn)
         }
 }
 
-void pn_group_leave(struct pn_conn *conn)
+void pn_group_leave(struct pn_conn *conn, struct pn_group *group)
 {
-    struct pn_group *group = pn_load_relaxed(&conn->in_group.group);
-    if (group == NULL || conn->pid != pn_my_pid || pn_load_relaxed(&conn->in_group.posted) == 0)
+    if (pn_load_relaxed(&conn->in_group.posted) == 0)
         return;
     pn_group_take(group);
     take_out(&group->taken, conn);

@@ -13,8 +13,8 @@ int pn_group_latch(const struct pn_group *group);
 
 /* Before the first sleep and the first fileno().  0 or an error. */
 int pn_group_join(struct pn_conn *conn, struct pn_group *group, void *user);
-/* As the connection is freed; no other thread or handler can set it any more. */
-void pn_group_leave(struct pn_conn *conn);
+/* As it closes, no longer of `group`: no other thread or handler posts it any more. */
+void pn_group_leave(struct pn_conn *conn, struct pn_group *group);
 
 /* It has something to do.  Any thread, and signal handlers. */
 void pn_group_post(struct pn_group *group, struct pn_conn *conn);

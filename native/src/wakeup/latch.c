@@ -219,7 +219,6 @@ void pn_latch_init(struct pn_conn *conn)
 
 void pn_latch_close(struct pn_conn *conn)
 {
-    pn_group_leave(conn);
     pn_close_if_ours(pn_load_relaxed(&conn->sleep_set.fd), PN_KIND_EPOLL);
     pn_close_if_ours(pn_load_relaxed(&conn->efd), PN_KIND_EVENTFD);
     pn_latch_init(conn);

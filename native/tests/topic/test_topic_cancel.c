@@ -4,6 +4,7 @@
  * for saying so.  What is on disk is the channel's (topic/rest.c), and then, of a topic that is
  * paused until something is to be got from it, the topic's own (topic/overflow.c).
  */
+#include "commit/async.h"
 #include "files/recfile.h"
 #include "segfiles.h"
 #include "topic/cancel.h"
@@ -681,6 +682,55 @@ static int records_of(uint64_t id, look *next)
     return n;
 }
 
+/* Of the one channel that is left; in front of its record is that of a channel that is gone. */
+static void test_what_deleted_channels_had_is_passed_over(void)
+{
+    static char body[401];
+    memset(body, 'x', sizeof body - 1);
+    open_with_little_memory();
+    pn_ref idle = make_one_rest("idle"), slow = make_one_rest("slow");
+    uint64_t id = publish_later("cancelled", 2 * HOUR * 1000 * MS);
+    make_it_leave(id);
+    catch_up(slow);
+    make_it_leave(id);
+    for (int i = 0; i < 1500; i++) { /* slow rests again */
+        publish(conn, topic, body);
+        finish_one(body);
+    }
+    CHECK_OK(pn_consumer_close(consumer));
+    CHECK_OK(pn_topic_channel_delete(conn, channel));
+    CHECK_OK(pn_topic_channel_delete(conn, idle));
+    const uint64_t had = has(slow);
+    CANCEL(NULL, id, 1);
+    CHECK_EQ(has(slow), had - 1);
+    CANCEL(NULL, id, 0);
+    CHECK_OK(pn_topic_channel_empty(conn, slow));
+    channel = slow;
+    consumer = consumer_of(conn, slow, 1);
+    close_scene();
+}
+
+/* What the call alone goes by: its message may fall due while its commit waits for room. */
+static void test_a_commit_says_whether_its_cancel_ended_something(void)
+{
+    size_t cancelled = 7;
+    open_with_little_memory();
+    uint64_t soon = publish_later("soon", 20 * MS), later = publish_in_an_hour("later");
+    pn_txn *txn = test_begin(conn);
+    txn->cancelled = &cancelled;
+    CANCEL(txn, soon, 1);
+    CHECK_SOON(channel_stat(conn, channel).depth == 1);
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_EQ(cancelled, 0);
+    txn = test_begin(conn);
+    txn->cancelled = &cancelled;
+    CANCEL(txn, later, 1);
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_EQ(cancelled, 1);
+    CHECK_OK(pn_topic_channel_empty(conn, channel));
+    close_scene();
+}
+
 enum how { ALONE, IN_A_TRANSACTION, PREPARED };
 
 /*
@@ -780,6 +830,8 @@ int main(void)
     RUN_BOTH(test_a_consumer_gets_what_stands_behind_many_that_are_no_more);
     RUN(test_what_leaves_memory_after_prepare_is_cancelled_all_the_same);
     RUN(test_what_went_to_channels_that_rest_is_cancelled_all_the_same);
+    RUN(test_what_deleted_channels_had_is_passed_over);
+    RUN(test_a_commit_says_whether_its_cancel_ended_something);
     RUN(test_what_is_in_files_of_several_kinds_is_cancelled_in_all);
     RUN(test_prepare_says_that_there_is_no_place_for_what_may_leave_memory);
     return tests_done();

@@ -151,6 +151,74 @@ static void test_one_that_closes_leaves_the_others(void)
     pn_batch_free(batch);
 }
 
+/* Something else refers to the connection still; the caller frees what it has, and the group. */
+static void test_one_that_closes_with_a_transaction_open(void)
+{
+    begin(2);
+    pn_conn *sender = test_connect(engine);
+    CHECK_OK(test_notify(sender, "c", "1")); /* both are posted */
+    pn_txn *txn = test_begin(members[0].conn);
+    pn_conn_close(members[0].conn);
+    CHECK_EQ(take_all("1"), 1);
+    CHECK_OK(test_notify(sender, "c", "2"));
+    CHECK_EQ(take_all("2"), 1);
+    pn_conn_close(members[1].conn);
+    pn_group_close(group);
+    CHECK_OK(test_notify(sender, "c", "3"));
+    pn_txn_abort(txn);
+    pn_conn_close(sender);
+    CHECK_ENGINE(engine);
+    pn_engine_close(engine);
+}
+
+static void run_the_loop_once(void *arg)
+{
+    (void) arg;
+    CHECK(is_readable());
+    pn_group_begin(group);
+    CHECK(pn_group_next(group) == NULL);
+}
+
+static void test_a_child_takes_nothing_from_its_parent(void)
+{
+    begin(1);
+    pn_conn *sender = test_connect(engine);
+    CHECK_OK(test_notify(sender, "c", "1"));
+    CHECK_CHILD(spawn(run_the_loop_once, NULL), 0);
+    CHECK(is_readable());
+    CHECK_EQ(take_all("1"), 1);
+    pn_conn_close(sender);
+    end(1);
+}
+
+/* One that never asked for the descriptor of its own. */
+static void test_what_is_left_is_posted_without_fileno(void)
+{
+    begin(0);
+    pn_batch *batch = pn_batch_new();
+    pn_conn *conn = test_connect(engine), *sender = test_connect(engine);
+    CHECK_OK(pn_conn_join(conn, group, conn));
+    test_listen(conn, "c");
+    CHECK_POLL(conn, "");
+    CHECK_OK(test_notify(sender, "c", "1"));
+    CHECK_OK(test_notify(sender, "c", "2"));
+    pn_group_begin(group);
+    CHECK(pn_group_next(group) == conn);
+    CHECK(pn_group_next(group) == NULL);
+    CHECK_EQ(pn_poll(conn, batch, 1), 1);
+    CHECK(is_readable());
+    CHECK_EQ(pn_poll(conn, batch, 0), 1);
+    pn_group_begin(group);
+    while (pn_group_next(group) != NULL)
+        ;
+    CHECK_OK(test_notify(sender, "c", "3"));
+    CHECK(is_readable());
+    pn_batch_free(batch);
+    pn_conn_close(sender);
+    pn_conn_close(conn);
+    end(0);
+}
+
 static void test_a_connection_joins_before_it_has_a_latch(void)
 {
     pn_group *other;
@@ -273,6 +341,9 @@ int main(void)
     RUN(test_each_is_returned_once);
     RUN(test_what_is_left_unread_makes_it_readable_again);
     RUN(test_one_that_closes_leaves_the_others);
+    RUN(test_one_that_closes_with_a_transaction_open);
+    RUN(test_a_child_takes_nothing_from_its_parent);
+    RUN(test_what_is_left_is_posted_without_fileno);
     RUN(test_a_connection_joins_before_it_has_a_latch);
     RUN(test_a_latch_that_the_program_has_closed_is_not_written);
     RUN(test_nothing_is_missed);
