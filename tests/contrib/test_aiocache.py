@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +13,8 @@ import pynotify
 from forking import in_child
 from programs import output_of_example
 from pynotify._connect import close_shared
-from receiving import wait_until
 from requirement import require
+from staleness import asked, check_never_stale
 
 try:
     import aiocache
@@ -205,51 +202,16 @@ def _work(segment: str, path: Path, orders: Any) -> None:
         return int(path.read_text())
 
     async def run() -> None:
-        while True:
-            found = await read()
-            if orders.poll():
-                if orders.recv() == "end":
-                    return
-                orders.send(found)
+        while asked(orders, await read()):
+            pass
 
     asyncio.run(run())
     pynotify.get(segment).close()
 
 
 def test_four_workers_of_which_one_is_killed(segment_name: str, tmp_path: Path) -> None:
-    """After a delete no worker has what was read before, in the middle of reading or not."""
-    path = tmp_path / "number"
-    path.write_text("0")
     cache = SharedInvalidationCache("r", segment=segment_name)
-    fresh = multiprocessing.get_context("spawn")
-    workers, pipes = [], []
-    for _ in range(4):
-        ours, theirs = fresh.Pipe()
-        workers.append(fresh.Process(target=_work, args=(segment_name, path, theirs)))
-        workers[-1].start()
-        pipes.append(ours)
-
-    def ask() -> list[int]:
-        for pipe in pipes:
-            pipe.send("what do you have?")
-        return [pipe.recv() for pipe in pipes]
-
-    for number in range(1, 101):
-        (tmp_path / "draft").write_text(str(number))
-        (tmp_path / "draft").replace(path)
-        asyncio.run(cache.delete("number"))
-        ask()  # each has called since
-        assert ask() == [number] * len(pipes)
-        if number == 30:
-            os.kill(workers[0].pid or 0, signal.SIGKILL)
-            pipes.pop(0).close()
-    for pipe in pipes:
-        pipe.send("end")
-    for worker in workers:
-        worker.join()
-    close_shared(segment_name)
-    with pynotify.open(segment_name) as segment:
-        wait_until(lambda: not segment.stat().backends, "their slots are free")
+    check_never_stale(segment_name, tmp_path, _work, lambda: asyncio.run(cache.delete("number")))
 
 
 def test_the_example(segment_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,15 @@ from logwriter import LogWriter, receives, sends
 from websockets.sync.client import ClientConnection, connect
 
 from receiving import PATIENCE
+from requirement import require
 from spark_jobs.cli import main
 from spark_jobs.logs.schema import Kind
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 CHANNELS = 12
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+if CHROMIUM is None:
+    require("chromium", "Chromium is not installed")
 
 
 class Browser:
