@@ -59,6 +59,13 @@ void pn_rest_cursor_set(struct pn_topic_channel *ch, const struct pn_diskqueue_c
     PN_CRASH("rest:moved");
 }
 
+void pn_rest_begin(const struct pn_topic *topic, struct pn_topic_channel *ch, bool staged)
+{
+    struct pn_diskqueue_cursor end;
+    pn_diskqueue_end(&topic->rest, staged, &end);
+    pn_rest_cursor_set(ch, &end, 0);
+}
+
 bool pn_rests(const struct pn_topic *topic, const struct pn_topic_channel *ch)
 {
     return pn_load_relaxed(&ch->rests) != 0 &&

@@ -38,6 +38,8 @@ void pn_topic_disk_redo_locked(struct pn_segment *seg);
 const struct pn_rest_cursor *pn_rest_cursor_of(const struct pn_topic_channel *ch);
 void pn_rest_cursor_set(struct pn_topic_channel *ch, const struct pn_diskqueue_cursor *to,
                         uint64_t others);
+/* It rests from the end of the files on, `staged`: behind what is staged there. */
+void pn_rest_begin(const struct pn_topic *topic, struct pn_topic_channel *ch, bool staged);
 /* Has it something there that it is to get? */
 bool pn_rests(const struct pn_topic *topic, const struct pn_topic_channel *ch);
 /* Is it one of those that a record names?  Then *d is its own. */

@@ -12,8 +12,10 @@
  * 3. `later` keeps no order.  When the earliest is nearly due, one turn is made of all that is in
  *    it, in steps (PN_MOVE_*), each by a process that ends an operation; a consumer that waits
  *    sleeps no longer than until then.  A turn
- *      - brings back what is due; where it has no room, others make some, and if none can the turn
- *        waits, as the topic's memory is full of what is for now;
+ *      - brings back what is due; where it has no room, others make some.  Of several channels
+ *        those that take it (rest.c 3) do not wait for the others, which then find it in `rest`;
+ *        so do all, if no room could be made.  A topic's only channel waits, and so does the turn,
+ *        as what is in memory is its own, and for now;
  *      - brings back what is due within `later_window`, while half a share is free.  The window
  *        doubles when all such had room, and is halved when some had not;
  *      - passes what is void, expired or cancelled;
@@ -41,6 +43,7 @@
 #include "segment/arena_share.h"
 #include "segment/lock.h"
 #include "topic/area.h"
+#include "topic/channel_room.h"
 #include "topic/cursors.h"
 #include "topic/drop.h"
 #include "topic/journal.h"
@@ -48,6 +51,7 @@
 #include "topic/notes.h"
 #include "topic/on_disk.h"
 #include "topic/queues.h"
+#include "topic/rest_given.h"
 #include "topic/staging.h"
 #include "topic/timedset.h"
 #include "topic/tombstones.h"
@@ -417,13 +421,13 @@ static bool is_over(const struct turn *t, const struct record *r)
     return true;
 }
 
-/* 1: it is in memory again; 0: there is no room. */
-static int come_back(struct turn *t, const struct record *r)
+/* 1: it is in memory again; 0: there is no room; `shared`: none in the topic's share. */
+static int come_back(struct turn *t, const struct record *r, bool shared)
 {
     struct pn_segment *seg = t->seg;
     struct pn_topic_redo *redo = &seg->topics.ctl->redo;
-    uint32_t ref =
-        pn_topic_stage_given_locked(seg, t->topic, &r->d.m, &r->d.then, &r->d.deliveries, t->now);
+    uint32_t ref = pn_topic_stage_given_locked(seg, t->topic, &r->d.m, &r->d.then, &r->d.deliveries,
+                                               t->now, shared);
     if (ref == 0)
         return 0;
     redo_passes(t, r);
@@ -473,6 +477,48 @@ static int write_again(struct turn *t, const struct record *r)
     return 1;
 }
 
+/* Does a channel take it whose others do not?  Or is there no room that could be made? */
+static bool is_to_be_divided(const struct turn *t, const struct record *r, bool full)
+{
+    struct pn_segment *seg = t->seg;
+    const uint64_t bytes = (uint64_t) r->d.m.headers_len + r->d.m.body_len;
+    struct pn_spilled_delivery d;
+    if (!pn_rest_may(seg, t->topic) || pn_topic_firm_channels(seg, t->topic) < 2)
+        return false;
+    if (full || t->topic->later_stuck != 0)
+        return true;
+    const struct pn_channel_room room = pn_channel_room_locked(seg, t->topic, bytes, true, 0);
+    for (uint32_t i = 0; i < r->d.deliveries.n; i++)
+        if (pn_spilled_delivery_locked(seg, t->topic, &r->d.deliveries, i, &d) &&
+            pn_channel_takes(pn_topic_channel_at(seg, d.channel), &room, bytes))
+            return true;
+    return false;
+}
+
+/* 1: it is in memory again for channels that have room, and in `rest` for the others; 0: not now.
+ * On a full disk all have it in memory, as far as there are free pages. */
+static int divide(struct turn *t, const struct record *r)
+{
+    int rc = pn_rest_divide_locked(t->seg, t->topic, &r->d, &r->to, t->now);
+    if (rc != 1)
+        return come_back(t, r, false);
+    count_all(t, r, false, false);
+    t->moved = true;
+    return 1;
+}
+
+/* It is due: 1; 0: not now. */
+static int take_due(struct turn *t, const struct record *r)
+{
+    struct pn_topic *topic = t->topic;
+    bool full = topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth;
+    int rc = full ? 0 : come_back(t, r, true);
+    if (rc == 0 && is_to_be_divided(t, r, full))
+        rc = divide(t, r);
+    topic->later_stuck = rc == 0 && !full ? r->d.m.headers_len + r->d.m.body_len : 0;
+    return rc;
+}
+
 /* The next one: 1; 0: not now; -errno. */
 static int take(struct turn *t, const struct record *r)
 {
@@ -481,20 +527,17 @@ static int take(struct turn *t, const struct record *r)
     if (is_over(t, r))
         return 1;
     if (t->idle)
-        return is_roomy(t->seg, topic, bytes, HALF) ? come_back(t, r) : 0;
+        return is_roomy(t->seg, topic, bytes, HALF) ? come_back(t, r, true) : 0;
     if (r->d.due > t->now) {
         const bool soon = r->d.due - t->now <= topic->later_window;
-        if (soon && is_roomy(t->seg, topic, bytes, HALF) && come_back(t, r) == 1)
+        if (soon && is_roomy(t->seg, topic, bytes, HALF) && come_back(t, r, true) == 1)
             return 1;
         topic->later_refused |= soon;
         const int rc = write_again(t, r);
         /* on a full disk what is due may stand behind it */
-        return rc < 0 && is_roomy(t->seg, topic, bytes, SOME) ? come_back(t, r) : rc;
+        return rc < 0 && is_roomy(t->seg, topic, bytes, SOME) ? come_back(t, r, true) : rc;
     }
-    bool full = topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth;
-    const int rc = full ? 0 : come_back(t, r);
-    topic->later_stuck = rc == 0 && !full ? (uint32_t) bytes : 0;
-    return rc;
+    return take_due(t, r);
 }
 
 static void begin_turn(struct turn *t)

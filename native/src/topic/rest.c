@@ -29,8 +29,8 @@
  *    on disk: it is published to all channels of that moment, and each finishes it for itself.  So
  *    nothing is noted when it comes back, and `rest` goes with the segment like all files of
  *    overflow.c.  After that, what the log says of each channel goes to memory or to `rest` again,
- *    in the order of ids.  There a record may be for some channels only, which it names; `others`
- *    of a cursor counts those that are to be passed.
+ *    in the order of ids.  There a record may be for some channels only, which it names
+ *    (rest_given.c).
  * 6. The queue's own reading end follows the last of the cursors, and files before it are removed.
  *    It may be behind after a death; it is never ahead (I27).
  */
@@ -79,15 +79,12 @@ static int write_gathered(struct batch *b)
 
 static int begin_to_rest(struct batch *b, struct pn_topic_channel *ch)
 {
-    struct pn_diskqueue_cursor end;
     if (pn_load_relaxed(&ch->rests) != 0)
         return 0;
     int rc = write_gathered(b);
-    if (rc != 0)
-        return rc;
-    pn_diskqueue_end(&b->topic->rest, b->seq != 0, &end);
-    pn_rest_cursor_set(ch, &end, 0);
-    return 0;
+    if (rc == 0)
+        pn_rest_begin(b->topic, ch, b->seq != 0);
+    return rc;
 }
 
 /* Deliveries for those that take it; the others are to read it from disk: 1: there are some; 0;
@@ -380,80 +377,6 @@ int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t
     return rc;
 }
 
-/* ---- of before the segment was made ---------------------------------------------------------- */
-
-/* Those of `given` that have no room for it in memory; the others are given it there. */
-static uint32_t without_room(struct pn_segment *seg, uint32_t *ref,
-                             const struct pn_channel_room *room, uint64_t bytes, uint32_t n,
-                             struct pn_spilled_delivery *given)
-{
-    uint32_t left = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct pn_topic_channel *ch = pn_topic_channel_at(seg, given[i].channel);
-        if (*ref == 0 || pn_load_relaxed(&ch->rests) != 0 || !pn_channel_takes(ch, room, bytes) ||
-            !pn_message_restore_delivery_locked(seg, *ref, given[i].channel, given[i].due,
-                                                given[i].attempts))
-            given[left++] = given[i];
-    }
-    if (*ref != 0 && pn_message_at(seg, *ref)->refs == 0) {
-        pn_message_unstage_locked(seg, *ref);
-        *ref = 0;
-    }
-    return left;
-}
-
-/* Of the channels that rest, those that are not named have one more that is for others. */
-static int restore_on_disk(struct batch *b, const struct pn_new_message *m,
-                           const struct pn_moment *then, uint32_t n,
-                           const struct pn_spilled_delivery *given)
-{
-    struct pn_topic_on_disk record = {.deliveries = {.bytes = given, .n = n}};
-    struct pn_spilled_delivery d;
-    for (uint32_t i = 0; i < n; i++)
-        (void) begin_to_rest(b, pn_topic_channel_at(b->seg, given[i].channel)); /* none: no error */
-    int rc = pn_rest_stage_given_locked(b->seg, b->topic, m, then, &record.deliveries, &b->seq);
-    if (rc != 0)
-        return rc;
-    b->seg->topics.ctl->spilled = 1;
-    pn_diskqueue_commit(&b->topic->rest, b->seq);
-    b->topic->rest_given = b->seq;
-    PN_EACH_CHANNEL_AS (b->seg, b->topic, ch)
-        if (pn_rests(b->topic, ch) && pn_rest_is_named(b->seg, b->topic, ch, &record, &d))
-            ch->message_count++;
-        else if (pn_rests(b->topic, ch))
-            ch->rest_cursor[pn_load_relaxed(&ch->rests) - 1].others++;
-    return 0;
-}
-
-int pn_rest_restore_locked(struct pn_segment *seg, struct pn_topic *topic,
-                           const struct pn_new_message *m, const struct pn_moment *then, uint32_t n,
-                           struct pn_spilled_delivery *given)
-{
-    pn_assert_topics_held(seg);
-    struct batch b = {.seg = seg, .topic = topic};
-    const uint64_t bytes = (uint64_t) m->headers_len + m->body_len;
-    bool timed = m->ttl_ns > 0;
-    for (uint32_t i = 0; i < n; i++)
-        timed |= given[i].due != 0;
-    int rc = pn_topic_use_files_locked(seg, topic);
-    if (rc != 0)
-        return rc;
-    const struct pn_channel_room room = pn_channel_room_locked(seg, topic, bytes, timed, 0);
-    uint32_t ref = pn_message_restore_begin_locked(seg, topic, m, then, false, false);
-    uint32_t left = without_room(seg, &ref, &room, bytes, n, given);
-    if (left != 0)
-        rc = restore_on_disk(&b, m, then, left, given);
-    if (ref == 0 && rc == 0) {
-        topic->message_count++;
-        topic->message_bytes += m->body_len;
-    }
-    if (ref == 0)
-        return rc;
-    pn_store_release(&pn_message_at(seg, ref)->state, PN_MSG_LIVE);
-    pn_message_link_locked(seg, ref);
-    return rc;
-}
-
 /* ---- coming back ----------------------------------------------------------------------------- */
 
 /* Of the channels that stand where `ch` does, those that have room are given it. */
@@ -542,7 +465,7 @@ static int refill_one(struct pn_segment *seg, struct pn_topic *topic, struct pn_
     bool other = rc == 1 && d.given && !pn_rest_is_named(seg, topic, ch, &d, &own);
     bool expired = rc == 1 && d.there && !other && d.expires != 0 && d.expires <= now;
     if (rc != 1 || !d.there || other || expired) {
-        pn_rest_cursor_set(ch, &to, at.others - other);
+        pn_rest_cursor_set(ch, &to, at.others - (other && at.others != 0));
         ch->expired += expired;
         return rc;
     }

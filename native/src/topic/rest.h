@@ -23,12 +23,6 @@ int pn_rest_move_locked(struct pn_segment *seg, struct pn_topic *topic,
                         const struct pn_new_message *m, const struct pn_moment *then,
                         const struct pn_record_out *record);
 
-/* What the log of before the segment was made says: the channels of `given`, which is written to,
- * have it, in memory or on disk.  No other thread has seen the topic yet. */
-int pn_rest_restore_locked(struct pn_segment *seg, struct pn_topic *topic,
-                           const struct pn_new_message *m, const struct pn_moment *then, uint32_t n,
-                           struct pn_spilled_delivery *given);
-
 /* What channels have room for comes back; true: more could be looked at right now. */
 bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
 

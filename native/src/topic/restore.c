@@ -26,7 +26,7 @@
 #include "topic/cursors.h"
 #include "topic/message.h"
 #include "topic/on_disk.h"
-#include "topic/rest.h"
+#include "topic/rest_given.h"
 #include "topic/settings.h"
 #include "topic/staging.h"
 #include "topic/tables.h"

@@ -258,11 +258,12 @@ uint32_t pn_message_stage_firm_locked(struct pn_segment *seg, struct pn_topic *t
 
 uint32_t pn_topic_stage_given_locked(struct pn_segment *seg, struct pn_topic *topic,
                                      const struct pn_new_message *m, const struct pn_moment *then,
-                                     const struct pn_spilled_deliveries *given, int64_t now)
+                                     const struct pn_spilled_deliveries *given, int64_t now,
+                                     bool shared)
 {
     pn_assert_topics_held(seg);
     struct pn_spilled_delivery d;
-    uint32_t ref = pn_message_restore_begin_locked(seg, topic, m, then, false, true);
+    uint32_t ref = pn_message_restore_begin_locked(seg, topic, m, then, false, shared);
     for (uint32_t i = 0; ref != 0 && i < given->n; i++) {
         if (!pn_spilled_delivery_locked(seg, topic, given, i, &d) ||
             pn_message_restore_delivery_locked(seg, ref, d.channel, d.due > now ? d.due : 0,

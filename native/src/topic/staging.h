@@ -35,10 +35,12 @@ void pn_message_golive_locked(struct pn_segment *seg, uint32_t ref);
 bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m, uint32_t ref,
                                     struct pn_topic_channel *ch, int64_t due);
 
-/* In memory again, STAGED, for the channels that still want it; 0: there is no room. */
+/* In memory again, STAGED, for the channels that still want it; 0: there is no room, `shared`: none
+ * in the topic's share. */
 uint32_t pn_topic_stage_given_locked(struct pn_segment *seg, struct pn_topic *topic,
                                      const struct pn_new_message *m, const struct pn_moment *then,
-                                     const struct pn_spilled_deliveries *given, int64_t now);
+                                     const struct pn_spilled_deliveries *given, int64_t now,
+                                     bool shared);
 
 /* Of a message that is pumped: what was written for channels after `before` is not there. */
 void pn_pump_give_back_locked(struct pn_segment *seg, struct pn_message *m, uint32_t before);

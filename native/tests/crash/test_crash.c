@@ -408,6 +408,7 @@ static bool tested_elsewhere(const char *label)
         "topiclog:", /* test_crash_<module>.c */
         "spilled:",     "refill:",         "durable:",
         "tombstone:",   "rest:",           "later:",
+        "divide:",
         "dirlock:",  /* test_crash_topic_*.c */
         "read:time", /* test_crash_generation.c */
         "frontier:" /* test_crash_frontier.c */};

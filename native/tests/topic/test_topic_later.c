@@ -14,7 +14,7 @@
 #include "topic/waiting.h"
 #include "topics.h"
 
-enum { LENGTH = 400, HOUR = 3600 };
+enum { LENGTH = 400, HOUR = 3600, FOR_NOW = 600, DUE = 50 };
 
 static pn_engine *engine;
 static pn_conn *conn;
@@ -178,6 +178,82 @@ static void test_what_is_due_comes_to_the_channel_that_is_left(void)
     check_the_one_that_is_left(true);
 }
 
+static uint64_t has(pn_ref ch)
+{
+    pn_topic_channel_stats s = channel_stat(conn, ch);
+    return s.depth + s.deferred + s.in_flight;
+}
+
+static void check_some_left_memory(uint64_t at_least)
+{
+    struct pn_topic *t = topic_locked();
+    CHECK(pn_topic_later(t) >= at_least);
+    pn_lock_release(test_inside());
+}
+
+/* Two channels have what is deferred; then "idle", which is not read, fills the memory. */
+static pn_ref deferred_beside_one_that_is_not_read(uint64_t max_depth)
+{
+    pn_topic_options to = {.given = max_depth != 0 ? PN_TOPIC_MAX_DEPTH : 0,
+                           .max_depth = max_depth};
+    static unsigned char body[LENGTH];
+    const pn_message_in in = {.body = body, .body_len = LENGTH};
+    uint64_t id;
+    open_with(&to);
+    pn_ref idle = channel_of(conn, topic, "idle");
+    publish_later(DUE, 1000 * MS);
+    for (int i = 0; i < FOR_NOW; i++) {
+        CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+        finish_all(1);
+    }
+    return idle;
+}
+
+/* Its time comes: in the channel that is read, whatever the other one holds. */
+static void check_due_beside_one_that_is_not_read(uint64_t max_depth, bool disk_is_full)
+{
+    pn_ref idle = deferred_beside_one_that_is_not_read(max_depth);
+    check_some_left_memory(max_depth == 0);
+    if (disk_is_full)
+        set_file_size(1);
+    finish_all(DUE);
+    set_file_size(RLIM_INFINITY);
+    CHECK_EQ(has(channel), 0);
+    CHECK_EQ(has(idle), FOR_NOW + DUE);
+    channel = idle;
+    finish_all(FOR_NOW + DUE);
+    CHECK_EQ(has(idle), 0);
+    CHECK_EQ(topic_stat(conn, topic).on_disk, 0);
+    close_scene();
+}
+
+static void test_what_is_due_comes_beside_a_channel_that_is_not_read(void)
+{
+    check_due_beside_one_that_is_not_read(0, false);
+    check_due_beside_one_that_is_not_read(100, false);
+    check_due_beside_one_that_is_not_read(0, true);
+}
+
+/* Put off by one channel alone, which has more than it may; the other one's comes all the same. */
+static void test_one_channels_delay_does_not_stop_anothers(void)
+{
+    enum { OWN = 40 };
+    pn_ref idle = deferred_beside_one_that_is_not_read(0);
+    pn_consumer *slow = consumer_of(conn, idle, OWN);
+    pn_message_out m[OWN];
+    for (int i = 0; i < OWN; i++)
+        CHECK_EQ(pn_consumer_get(slow, 1000 * MS, &m[i]), 1);
+    for (int i = 0; i < OWN; i++)
+        CHECK_OK(answer(conn, NULL, &m[i], PN_ANSWER_REQUEUE, 200 * MS));
+    CHECK_OK(pn_consumer_close(slow));
+    publish_later(DUE, 400 * MS);
+    finish_all(2 * DUE);
+    CHECK_EQ(has(idle), FOR_NOW + 2 * DUE);
+    channel = idle;
+    finish_all(FOR_NOW + 2 * DUE);
+    close_scene();
+}
+
 /* It is over before it is due: each channel counts it. */
 static void test_what_expires_on_disk_is_counted_by_each_channel(void)
 {
@@ -245,6 +321,8 @@ int main(void)
     RUN(test_what_is_due_comes_on_a_full_disk);
     RUN(test_consumers_sleep_while_a_full_disk_stops_compaction);
     RUN(test_what_is_due_comes_to_the_channel_that_is_left);
+    RUN(test_what_is_due_comes_beside_a_channel_that_is_not_read);
+    RUN(test_one_channels_delay_does_not_stop_anothers);
     RUN(test_what_expires_on_disk_is_counted_by_each_channel);
     RUN(test_records_that_are_not_there);
     return tests_done();
