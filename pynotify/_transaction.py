@@ -140,6 +140,12 @@ class OpenTransaction:
             result = again(lambda: call(CLOSED, self._native, *arguments))
         return (result if result >= 0 else self._run(result)) & ~lib.PN_NOTICE
 
+    def cancel(self, topic: int, message: int, ended: Any) -> None:
+        """Add the cancel of a message; the commit writes to the C `size_t *ended` what it ends."""
+        self.require_usable()
+        lib.pn_txn_count_cancelled(self._native, ended)
+        self.add(lib.pn_topic_cancel, (topic, message))
+
     def bump(self, generation: int) -> None:
         """Add one to the counter of that index."""
         self.require_usable()

@@ -158,9 +158,13 @@ int pn_topic_publish_many(pn_conn *conn, pn_txn *txn, pn_ref topic, const void *
 /*
  * Take back a deferred message.  1: it was still deferred in all channels that have it, and is
  * gone; 0: it was not.  In a transaction the result is that of the moment, and the commit cancels
- * it if it is still deferred then.
+ * it if it is still deferred then.  Without one, -EINTR: nothing has happened; it was interrupted,
+ * or has to wait for room in the queue, for which it is to be called in a transaction that is kept.
  */
 int pn_topic_cancel(pn_conn *conn, pn_txn *txn, pn_ref topic, uint64_t id);
+/* The commit says in *count what its cancels have ended: how many copies of messages; 0: none.  It
+ * is to live as long as the transaction. */
+void pn_txn_count_cancelled(pn_txn *txn, size_t *count);
 
 /* All at once, never part of a transaction.  pn_topic_empty: the topic's own queue only. */
 int pn_topic_pause(pn_conn *conn, pn_ref topic, int paused);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
@@ -21,7 +22,7 @@ from pynotify.topics._rows import channel_rows, stats_of_topic
 from pynotify.topics._stats import TopicStats, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from typing_extensions import Buffer
 
@@ -120,11 +121,27 @@ class BaseTopic(Publisher):
         )
         return MessageIds(range(first[0], first[0] + len(lengths)))
 
-    def _cancel(self, message_id: str) -> bool:
-        """Take a deferred message back.  May be repeated."""
+    def _cancelling(self, message_id: str) -> Callable[[], bool]:
+        """The call that takes a deferred message back, in the caller's transaction or alone.
+
+        It may be repeated; alone, also in another thread.
+        """
         transactions = self._link.transactions
         number = transactions.attempt(parse_id, message_id)
-        return bool(transactions.run_deferred(lib.pn_topic_cancel, self._ref, number))
+        within = transactions.current() is not None
+        return partial(self._cancel_within if within else self._cancel_alone, number)
+
+    def _cancel_within(self, number: int) -> bool:
+        return bool(self._link.transactions.run_deferred(lib.pn_topic_cancel, self._ref, number))
+
+    def _cancel_alone(self, number: int) -> bool:
+        transactions = self._link.transactions
+        result = lib.pn_topic_cancel(transactions.handle.native, ffi.NULL, self._ref, number)
+        if result != _EINTR:
+            return bool(transactions.handle.check(result))
+        ended = ffi.new("size_t *")  # it may fall due while the commit waits for room
+        transactions.on_its_own(lambda alone: alone.cancel(self._ref, number, ended))
+        return bool(ended[0])
 
     def _set_paused(self, paused: bool) -> None:
         self._link.transactions.run_at_once(lib.pn_topic_pause, self._ref, paused)

@@ -62,7 +62,7 @@ class Topic(BaseTopic):
         within a `transaction`, its commit raises that.  With a channel that rests it is a
         transaction itself, and raises `QueueFull` where others do.
         """
-        return self._cancel(message_id)
+        return self._cancelling(message_id)()
 
     def channel(
         self,
@@ -193,7 +193,7 @@ class AsyncTopic(BaseTopic):
         within a `transaction`, its commit raises that.  With a channel that rests it is a
         transaction itself, and raises `QueueFull` where others do.
         """
-        return await self._link.off_loop.retry(partial(self._cancel, message_id))
+        return await self._link.off_loop.retry(self._cancelling(message_id))
 
     def channel(
         self,

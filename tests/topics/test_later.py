@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -354,6 +355,51 @@ def test_a_cancel_of_what_several_files_have(on_disk: pynotify.Connection, durab
         on_disk.poll()
         assert topic.cancel(ids[2])
         assert (has(live), has(idle)) == (before[0] - 3, before[1] - 3)
+
+
+def resting_beside(conn: pynotify.Connection) -> tuple[pynotify.Topic, str]:
+    """A deferred message that a channel which rests has in a file, another one in memory."""
+    topic = conn.topic("jobs")
+    live, _ = topic.channel("live"), topic.channel("idle")
+    with live.consumer() as consumer:
+        for _ in range(600):
+            topic.publish(BODY)
+            consumer.get(PATIENCE).finish()
+    return topic, topic.publish(BODY, delay=TOMORROW)
+
+
+@pytest.fixture
+def blocking(tmp_path: Path, new_name: Callable[[], str]) -> Iterator[str]:
+    """A segment whose notifiers wait for room, 0.2 s; its name."""
+    name = new_name()
+    options = {"on_full": "block", "full_timeout": 0.2, "queue_pages": 64}
+    with pynotify.connect(name, topic_memory=MEMORY, data_dir=str(tmp_path), **options):
+        yield name
+
+
+def test_a_cancel_waits_for_room_as_long_as_others(blocking: str) -> None:
+    with pynotify.connect(blocking) as conn, pynotify.connect(blocking) as behind:
+        topic, message_id = resting_beside(conn)
+        listener_is_behind(behind)
+        with pytest.raises(pynotify.QueueFull):
+            topic.cancel(message_id)
+        behind.poll()
+        assert topic.cancel(message_id)
+
+
+def test_a_task_that_cancels_waits_for_room_as_long_as_others(blocking: str) -> None:
+    async def cancel(message_id: str, behind: pynotify.Connection) -> None:
+        async with pynotify.AsyncConnection.connect(blocking) as conn:
+            topic = conn.topic("jobs")
+            with pytest.raises(pynotify.QueueFull):
+                await topic.cancel(message_id)
+            behind.poll()
+            assert await topic.cancel(message_id)
+
+    with pynotify.connect(blocking) as conn, pynotify.connect(blocking) as behind:
+        _, message_id = resting_beside(conn)
+        listener_is_behind(behind)
+        asyncio.run(cancel(message_id, behind))
 
 
 def listener_is_behind(conn: pynotify.Connection) -> None:

@@ -3,6 +3,8 @@
  * the work is handed to the module that does it.  The contract of each function is in pynotify.h.
  */
 #define _GNU_SOURCE
+#include "api/api_send.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +59,7 @@ static void free_txn(pn_txn *txn)
     pn_conn_let_go(conn);
 }
 
-static int new_txn(pn_conn *conn, pn_txn **out)
+int pn_txn_new(pn_conn *conn, pn_txn **out)
 {
     int rc = pn_conn_check(conn);
     if (rc != 0)
@@ -115,7 +117,7 @@ PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_
     *queued = 0;
     if (txn != NULL)
         return add_many(txn, channel, channel_len, &many, dedup != 0, queued);
-    int rc = new_txn(conn, &own);
+    int rc = pn_txn_new(conn, &own);
     if (rc != 0)
         return rc;
     rc = check_many(own, channel, channel_len, &many);
@@ -131,7 +133,7 @@ PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_
 
 PN_API int pn_txn_begin(pn_conn *conn, pn_txn **out)
 {
-    int rc = new_txn(conn, out);
+    int rc = pn_txn_new(conn, out);
     if (rc == 0)
         (*out)->explicit_begin = count_transaction(conn, 1); /* if not, its commit says so */
     return rc;

@@ -5,8 +5,10 @@
 #define _GNU_SOURCE
 #include <errno.h>
 
+#include "api/api_send.h"
 #include "api/engine.h"
 #include "commit/async.h"
+#include "commit/cancel_ops.h"
 #include "commit/topic_ops.h"
 #include "topic/answer.h"
 #include "topic/attach.h"
@@ -185,12 +187,13 @@ PN_API int pn_topic_publish_many(pn_conn *conn, pn_txn *txn, pn_ref topic, const
                : pn_topic_txn_publish_many(txn, topic, bodies, lens, n, common, first_id);
 }
 
-/* pn_txn_goes_on(): nothing has happened. */
+/* pn_txn_goes_on(): nothing has happened; -EINTR: perhaps as it has to wait for room, for which the
+ * caller needs a transaction that it keeps. */
 static int cancel_everywhere(pn_conn *conn, pn_ref topic, uint64_t id)
 {
     pn_txn *txn;
     size_t cancelled = 0; /* it may fall due while the commit waits */
-    int rc = pn_txn_begin(conn, &txn);
+    int rc = pn_txn_new(conn, &txn);
     if (rc != 0)
         return rc;
     txn->cancelled = &cancelled;
@@ -211,6 +214,11 @@ PN_API int pn_topic_cancel(pn_conn *conn, pn_txn *txn, pn_ref topic, uint64_t id
         return pn_topic_txn_cancel(txn, topic, id);
     rc = done(conn, pn_message_cancel(conn, topic, id));
     return rc == PN_CANCEL_EVERYWHERE ? cancel_everywhere(conn, topic, id) : rc;
+}
+
+PN_API void pn_txn_count_cancelled(pn_txn *txn, size_t *count)
+{
+    txn->cancelled = count;
 }
 
 /* ---- consuming ------------------------------------------------------------------------------- */

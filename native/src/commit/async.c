@@ -53,6 +53,7 @@
 #include "base/os.h"
 #include "commit/announce.h"
 #include "commit/bridge.h"
+#include "commit/cancel_ops.h"
 #include "commit/intent.h"
 #include "commit/room.h"
 #include "commit/topic_ops.h"
@@ -415,6 +416,33 @@ static int lock_for_commit(const struct pn_commit *c, struct pn_hold *hold,
                            : pn_lock_acquire(seg, hold, PN_LOCK_TIMEOUT_NS);
 }
 
+static int check_fits_empty_queue(const struct pn_txn *txn, uint64_t bytes)
+{
+    uint64_t largest = pn_queue_largest(txn->conn->seg);
+    if (bytes <= largest)
+        return 0;
+    return pn_fail(PN_ETOOBIG,
+                   "too many notifications in the NOTIFY queue\n"
+                   "The transaction does not fit an empty queue: it needs %llu bytes of %llu. "
+                   "Commit in smaller pieces, or create the segment with queue_pages=%llu.",
+                   (unsigned long long) bytes, (unsigned long long) largest,
+                   (unsigned long long) (pn_page_up(bytes + txn->conn->seg->ring_bytes - largest) /
+                                         PN_QUEUE_PAGE));
+}
+
+/* -EAGAIN: there is room now, in the queue or for all that a cancel ends. */
+static int wait_or_grow(struct pn_conn *conn, struct pn_txn *txn, struct pn_room_wait *wait, int rc)
+{
+    if (rc == -EAGAIN)
+        return pn_queue_wait_for_room(conn, wait);
+    if (rc != PN_CANCEL_AGAIN)
+        return rc;
+    rc = pn_cancel_ops_grow(txn);
+    if (rc == 0)
+        rc = check_fits_empty_queue(txn, pn_pending_worst_case(&txn->pending));
+    return rc == 0 ? -EAGAIN : rc;
+}
+
 static int commit(struct pn_commit *c)
 {
     struct pn_hold hold;
@@ -445,8 +473,9 @@ static int commit(struct pn_commit *c)
         }
         if (__builtin_expect(wait->pass_on, 0))
             pn_queue_pass_on(conn->seg, wait);
-        if (rc == -EAGAIN)
-            rc = pn_queue_wait_for_room(conn, wait);
+        rc = wait_or_grow(conn, c->txn, wait, rc);
+        if (__builtin_expect(rc == -EAGAIN, 0) && c->txn != NULL)
+            c->nops = c->txn->pending.nops;
     } while (rc == -EAGAIN);
     if (rc != 0) {
         if (rc != -EINTR)
@@ -532,20 +561,6 @@ int pn_async_bump(struct pn_conn *conn, uint32_t index)
     return commit(&c);
 }
 
-static int check_fits_empty_queue(const struct pn_txn *txn, uint64_t bytes)
-{
-    uint64_t largest = pn_queue_largest(txn->conn->seg);
-    if (bytes <= largest)
-        return 0;
-    return pn_fail(PN_ETOOBIG,
-                   "too many notifications in the NOTIFY queue\n"
-                   "The transaction does not fit an empty queue: it needs %llu bytes of %llu. "
-                   "Commit in smaller pieces, or create the segment with queue_pages=%llu.",
-                   (unsigned long long) bytes, (unsigned long long) largest,
-                   (unsigned long long) (pn_page_up(bytes + txn->conn->seg->ring_bytes - largest) /
-                                         PN_QUEUE_PAGE));
-}
-
 static void resolve_names(struct pn_pending *p)
 {
     for (size_t i = 0; i < p->nchannels; i++)
@@ -616,15 +631,12 @@ int pn_async_prepare(struct pn_txn *txn)
 {
     struct pn_hold hold;
     struct pn_conn *conn = txn->conn;
-    uint64_t bytes = 0;
     struct pn_room_wait *wait = &txn->room;
     int rc = pn_conn_check(conn);
     if (rc == 0)
         rc = pn_pending_fold_bumps(&txn->pending);
-    if (rc == 0) {
-        bytes = pn_pending_worst_case(&txn->pending);
-        rc = check_fits_empty_queue(txn, bytes);
-    }
+    if (rc == 0)
+        rc = check_fits_empty_queue(txn, pn_pending_worst_case(&txn->pending));
     if (rc != 0)
         return rc;
     wait->may_leave = pn_interruptible;
@@ -636,7 +648,7 @@ int pn_async_prepare(struct pn_txn *txn)
                      ? pn_lock_topics_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, txn)
                      : pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
         if (rc == 0) {
-            rc = reserve_locked(txn, bytes, wait);
+            rc = reserve_locked(txn, pn_pending_worst_case(&txn->pending), wait);
             pn_lock_release(conn->seg);
         }
         if (txn->prepared)
@@ -646,8 +658,7 @@ int pn_async_prepare(struct pn_txn *txn)
         pthread_mutex_unlock(&conn->recv_mutex);
         if (wait->pass_on)
             pn_queue_pass_on(conn->seg, wait);
-        if (rc == -EAGAIN)
-            rc = pn_queue_wait_for_room(conn, wait);
+        rc = wait_or_grow(conn, txn, wait, rc);
     } while (rc == -EAGAIN);
     if (rc != -EINTR)
         *wait = (struct pn_room_wait) {0};

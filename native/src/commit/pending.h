@@ -7,7 +7,7 @@
 #define PN_PENDING_H
 
 #include "backend/conn.h"
-#include "files/diskqueue.h"
+#include "topic/cancel.h"
 
 /* One channel that the transaction notifies. */
 struct pn_pending_channel {
@@ -63,13 +63,15 @@ struct pn_pending_op {
     uint64_t id;
     int64_t delay_ns, ttl_ns;
     uint32_t delivery, tag;
-    bool again; /* of the cancel that the operation before is of (topic_ops.c 6) */
-    /* to be cancelled, and on disk: which record of its topic's queue, deferred until when */
+    bool again; /* of the cancel that the operation before is of (cancel_ops.c) */
+    /* to be cancelled, and on disk: which record of its topic's queues, deferred until when */
     bool on_disk;
     uint64_t seq;
     int64_t due;
-    struct pn_diskqueue_cursor rest, later; /* where these of its topic ended then */
-    int answer;                             /* enum pn_answer */
+    struct pn_deferred_since since; /* there it may have gone since */
+    uint32_t wants;                 /* so many more operations does this cancel take */
+    uint32_t looks;                 /* so many holds of the lock have looked for it in vain */
+    int answer;                     /* enum pn_answer */
     /* filled in under the writer lock */
     uint32_t message;   /* staged, or to be cancelled; 0: none */
     uint64_t was;       /* state word of the delivery; 0: it is not to be touched */

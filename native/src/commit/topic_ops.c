@@ -17,9 +17,7 @@
  *    belongs to another one by the end, that one neither gets them back nor is counted; the channel
  *    gets them, at once.  The commit makes the messages STAGED ones and goes on at step c; their
  *    delay and time to live count from there.  Until then they are durations.
- * 6. A cancel is as many operations as its message can have records at once (cancel.c 6): each
- *    buries one, the first also ends what is in memory.  Which ones there are is known under the
- *    lock only, and there can be more of them than at the call; there is no malloc under it.
+ * 6. A cancel is several operations, one after the other (cancel_ops.c).
  */
 #include "commit/topic_ops.h"
 
@@ -29,6 +27,7 @@
 #include "backend/generation.h"
 #include "base/crashpoint.h"
 #include "base/moment.h"
+#include "commit/cancel_ops.h"
 #include "queue/queue.h"
 #include "segment/lock.h"
 #include "topic/answer.h"
@@ -112,55 +111,6 @@ int pn_topic_txn_publish(struct pn_txn *txn, pn_ref topic, const pn_message_in *
 {
     const uint32_t len = (uint32_t) in->body_len;
     return pn_topic_txn_publish_many(txn, topic, in->body, &len, 1, in, id);
-}
-
-/* One of the operations of a cancel: the record that was found, or none yet. */
-static int add_cancel(struct pn_txn *txn, pn_ref topic, uint64_t id, const struct pn_deferred *d,
-                      bool again)
-{
-    struct pn_pending_op *op = pn_pending_op(&txn->pending);
-    if (op == NULL)
-        return no_memory();
-    op->kind = PN_OP_CANCEL;
-    op->again = again;
-    op->topic = topic;
-    op->id = id;
-    op->on_disk = d->on_disk;
-    op->seq = d->seq;
-    op->due = d->due;
-    op->rest = d->rest;
-    op->later = d->later;
-    txn->pending.nops++;
-    return 0;
-}
-
-int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
-{
-    struct pn_hold hold;
-    struct pn_segment *seg = txn->conn->seg;
-    struct pn_deferred d = {.begun = false};
-    const size_t nops = txn->pending.nops;
-    bool found = false;
-    int rc;
-    do {
-        rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
-        if (rc != 0)
-            break;
-        struct pn_topic *topic = pn_topic_resolve_locked(txn->conn, ref);
-        rc = topic == NULL ? -PN_ETOPICDELETED : pn_deferred_find_locked(seg, topic, id, &d);
-        pn_lock_release(seg);
-        found |= rc == 1;
-        if (rc == 1 && d.on_disk)
-            rc = add_cancel(txn, ref, id, &d, txn->pending.nops != nops);
-        if (rc >= 0 && !d.ended)
-            rc = -EAGAIN;
-    } while (rc == -EAGAIN);
-    d.on_disk = false;
-    while (rc >= 0 && found && txn->pending.nops - nops < d.places)
-        rc = add_cancel(txn, ref, id, &d, txn->pending.nops != nops);
-    if (rc < 0)
-        txn->pending.nops = nops;
-    return rc < 0 ? rc : found;
 }
 
 static bool answered_here(const struct pn_pending *p, const struct pn_handle *h)
@@ -371,72 +321,6 @@ static int stage_answer(struct staging *s, struct pn_pending_op *op)
     return rc;
 }
 
-/* It was deferred.  If it is not where it was, it went to channels that rest, left memory, or was
- * written again; what the operations before have found is not found again. */
-static void find_again(struct pn_segment *seg, struct pn_topic *topic, struct pn_pending_op *op)
-{
-    if (op->on_disk && pn_deferred_on_disk_locked(seg, topic, op->seq))
-        return;
-    const bool none_before = op->again && !op->on_disk && !op[-1].on_disk;
-    op->on_disk = !none_before && (pn_topic_find_since_locked(seg, topic, PN_REST_SEQ, &op->rest,
-                                                              op->id, &op->seq, &op->due) == 1 ||
-                                   pn_topic_find_since_locked(seg, topic, PN_LATER_SEQ, &op->later,
-                                                              op->id, &op->seq, &op->due) == 1);
-}
-
-/* It is in memory or in a file, from where copies may go to other files before the prepared
- * transaction commits. */
-static int keep_a_place(struct staging *s, struct pn_topic *topic, struct pn_pending_op *op)
-{
-    struct pn_segment *seg = s->conn->seg;
-    if (!pn_topic_may_spill(seg, topic) ||
-        (op->again ? op[-1].tombstone == 0 : pn_deferred_in_memory_locked(seg, topic, op->id) == 0))
-        return 0;
-    op->tombstone =
-        pn_tombstone_make_locked(seg, topic, PN_TOMB_NOWHERE, PN_TOMB_PREPARED, s->conn);
-    return op->tombstone != 0 ? 0 : -PN_ETOPICFULL;
-}
-
-/* Where the message is now.  For a prepared transaction nothing here can fail any more. */
-static int plan_cancel(struct staging *s, struct pn_pending_op *op)
-{
-    struct pn_segment *seg = s->conn->seg;
-    struct pn_topic *topic = pn_topic_resolve_locked(s->conn, op->topic);
-    bool kept = pn_tombstone_is_prepared(seg, op->tombstone, s->conn);
-    uint32_t tombstone = kept ? op->tombstone : 0;
-    if (kept) /* the record may have moved */
-        op->seq = pn_tombstone_at(seg, tombstone)->seq;
-    op->message = op->tombstone = 0;
-    if (topic != NULL)
-        find_again(seg, topic, op);
-    if (topic != NULL && !op->again && !s->prepare)
-        op->message = pn_deferred_in_memory_locked(seg, topic, op->id);
-    if (topic != NULL && op->on_disk && op->due > s->now.mono &&
-        pn_deferred_on_disk_locked(seg, topic, op->seq)) {
-        if (kept) {
-            pn_tombstone_at(seg, tombstone)->seq = op->seq;
-            pn_tombstone_stage_locked(seg, tombstone);
-        } else if (!s->txn->prepared || (op->seq & PN_SEQ_QUEUE) != 0) {
-            tombstone = pn_tombstone_make_locked(
-                seg, topic, op->seq, s->prepare ? PN_TOMB_PREPARED : PN_TOMB_STAGED, s->conn);
-        }
-        op->tombstone = tombstone;
-        return tombstone != 0 || s->txn->prepared ? 0 : -PN_ETOPICFULL;
-    }
-    if (kept) /* it is in memory by now, or gone */
-        pn_tombstone_free_locked(seg, tombstone);
-    return topic != NULL && s->prepare ? keep_a_place(s, topic, op) : 0;
-}
-
-/* Its topic was deleted, or it is another's by now: nothing to take back. */
-static void undo_cancel(struct staging *s, struct pn_pending_op *op)
-{
-    struct pn_segment *seg = s->conn->seg;
-    if (s->prepare ? pn_tombstone_is_prepared(seg, op->tombstone, s->conn) : op->tombstone != 0)
-        pn_tombstone_free_locked(seg, op->tombstone);
-    op->tombstone = 0;
-}
-
 /* Is it still ours?  After a rebuild that found our slot dead it is not. */
 static bool is_prepared(const struct staging *s, const struct pn_pending_op *op)
 {
@@ -454,10 +338,10 @@ static bool is_held(const struct staging *s, const struct pn_pending_op *op)
 }
 
 /* Everything that step a has done so far. */
-static void undo(struct staging *s, size_t n)
+static void undo(struct staging *s)
 {
     struct pn_segment *seg = s->conn->seg;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < s->txn->pending.nops; i++) {
         struct pn_pending_op *op = &s->txn->pending.ops[i];
         if (op->kind != PN_OP_CANCEL && op->message != 0) {
             if (s->prepare ? is_prepared(s, op) : true) {
@@ -475,7 +359,7 @@ static void undo(struct staging *s, size_t n)
             pn_topic_channel_settle_locked(seg, ch);
         }
         if (op->kind == PN_OP_CANCEL)
-            undo_cancel(s, op);
+            pn_cancel_op_undo_locked(s->conn, op, s->prepare);
         struct pn_topic *spilled = spilled_by(seg, op);
         if (spilled != NULL) {
             spilled->disk_staged = 0;
@@ -487,29 +371,36 @@ static void undo(struct staging *s, size_t n)
     }
 }
 
-static int stage_all(struct staging *s)
+/* Of all of them before the first: then undo() can take back what there is. */
+static void begin_staging(struct pn_pending *p)
 {
-    struct pn_pending *p = &s->txn->pending;
-    int rc = 0;
     for (size_t i = 0; i < p->nops; i++) {
         struct pn_pending_op *op = &p->ops[i];
         op->message = op->tombstone = 0;
         op->spilled = 0;
         op->was = 0;
+    }
+}
+
+/* Or PN_CANCEL_AGAIN. */
+static int stage_all(struct staging *s)
+{
+    struct pn_pending *p = &s->txn->pending;
+    int rc = 0;
+    begin_staging(p);
+    for (size_t i = 0; rc == 0 && i < p->nops; i++) {
+        struct pn_pending_op *op = &p->ops[i];
         if (op->kind == PN_OP_PUBLISH)
             rc = stage_publish(s, op);
         else if (op->kind == PN_OP_ANSWER)
             rc = stage_answer(s, op);
-        else
-            rc = plan_cancel(s, op);
-        if (rc != 0) {
-            undo(s, i + 1);
-            return rc;
-        }
+        else if (!op->again)
+            rc = pn_cancel_ops_plan_locked(s->txn, i, &s->now, s->prepare);
     }
-    rc = write_gathered(s);
+    if (rc == 0)
+        rc = write_gathered(s);
     if (rc != 0)
-        undo(s, p->nops);
+        undo(s);
     return rc;
 }
 
@@ -543,7 +434,8 @@ static void revive_all(struct staging *s)
     for (size_t i = 0; i < p->nops; i++) {
         struct pn_pending_op *op = &p->ops[i];
         if (op->kind == PN_OP_CANCEL) {
-            plan_cancel(s, op);
+            if (!op->again)
+                pn_cancel_ops_plan_locked(s->txn, i, &s->now, false);
             continue;
         }
         if (op->message != 0 && !(is_prepared(s, op) && revive(s, op->message))) {
@@ -580,14 +472,16 @@ static int log_all(struct staging *s)
     const struct pn_pending *p = &s->txn->pending;
     if (seg->topics.ctl->log_ready == 0)
         return 0;
+    bool noted = false; /* that cancel, by one of its operations */
     for (size_t i = 0; i < p->nops; i++) {
         const struct pn_pending_op *op = &p->ops[i];
         const struct pn_topic *topic = pn_topic_at(seg, (uint32_t) op->topic - 1);
+        noted &= op->again;
         if (op->kind == PN_OP_CANCEL) {
-            const bool noted =
-                op->again && (p->ops[i - 1].message != 0 || p->ops[i - 1].tombstone != 0);
-            if (!noted && (op->message != 0 || op->tombstone != 0))
+            if (!noted && (op->message != 0 || op->tombstone != 0)) {
                 pn_durable_note_cancelled_locked(seg, topic, op->id, false);
+                noted = true;
+            }
             continue;
         }
         if (op->message != 0)
@@ -632,7 +526,7 @@ int pn_topic_precommit_locked(struct pn_commit *c)
     if (rc == 0) {
         rc = log_all(&s);
         if (rc != 0 && !c->txn->prepared) {
-            undo(&s, c->txn->pending.nops);
+            undo(&s);
         } else if (rc != 0) {
             rc = pn_durable_unwritten(c->conn->seg, rc); /* what was prepared is committed */
         }
@@ -666,7 +560,7 @@ void pn_topic_abort_locked(struct pn_txn *txn)
     if (txn->pending.nops == 0 || !pn_topics_ready(txn->conn->seg))
         return;
     pn_topics_begin_locked(txn->conn->seg);
-    undo(&s, txn->pending.nops);
+    undo(&s);
     pn_topics_end_locked(txn->conn->seg);
     PN_CRASH("prepare:aborted");
 }

@@ -75,27 +75,11 @@ bool pn_topic_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
     return (qe->kind == PN_ENTRY_PUBLISH || qe->kind == PN_ENTRY_CANCEL) && qe->payload_len == 0;
 }
 
-#define EACH_CELL(seg, class, ref)                                                                 \
-    for (uint32_t ref = pn_arena_next_cell(&(seg)->topics.arena, class, 0); ref != 0;              \
-         ref = pn_arena_next_cell(&(seg)->topics.arena, class, ref))
-
-/* And of its copies those that are there (topic/rest.c 2). */
 static void redo_cancel(struct pn_segment *seg, uint32_t ref, uint64_t id)
 {
     struct pn_message *m = pn_message_at(seg, ref);
-    bool copies = false; /* the cell may be another topic's by now, so all topics are asked */
-    for (uint32_t i = 0; i < seg->topics.max_topics && !copies; i++)
-        copies = seg->topics.topic[i].rest.max_file != 0;
     if (m->id == id && pn_load_relaxed(&m->state) == PN_MSG_LIVE)
         pn_store_release(&m->state, PN_MSG_FREE);
-    if (!copies)
-        return;
-    EACH_CELL (seg, PN_PAGE_BODY, at) {
-        m = pn_message_at(seg, at);
-        if (pn_arena_valid(&seg->topics.arena, at, PN_PAGE_BODY) && m->id == id &&
-            pn_load_relaxed(&m->state) == PN_MSG_LIVE)
-            pn_store_release(&m->state, PN_MSG_FREE);
-    }
 }
 
 int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe)

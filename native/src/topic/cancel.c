@@ -17,11 +17,13 @@
  * 5. Records have no index: a cancel reads the queue's files from the front, at most
  *    PN_TOPIC_STEPS records or PN_LOOK_BYTES in one hold of the lock.  Messages go from the topic's
  *    own files or `rest` to memory, from there to the end of `later` (later.c), and from its front
- *    to memory or to its end; so a process that has looked through the files in that order and
- *    then, in the hold that reached the end of `later`, through memory, has missed none.
+ *    to memory or to its end; from the topic's own files, or its backlog in memory, also to the end
+ *    of `rest`.  So a process that has looked through the files in that order and then, in one hold
+ *    that reached the end of `later`, through what was written to `rest` since it was there, and
+ *    through memory, has missed none.
  *    A transaction that cancels remembers where `rest` and `later` ended as it began to look: what
  *    has gone to channels that rest, has left memory or was written again before it commits is
- *    behind that.
+ *    behind that (cancel_ops.c 3).
  * 6. Channels that rest get copies, each when it has come to the record in `rest`; so does each
  *    that had it in memory from the beginning.  A copy may leave memory by itself.  So a message
  *    can be in a record of `rest`, in some of `later` and in memory, all at once: as many records
@@ -64,7 +66,7 @@ static bool all_deferred(const struct pn_segment *seg, const struct pn_message *
     return true;
 }
 
-/* The heaps are looked through: that is what a cancel costs. */
+/* What the channel has of it in its heap, which is looked through: that is what a cancel costs. */
 static uint32_t find_timed(struct pn_segment *seg, struct pn_topic_channel *ch, uint64_t id)
 {
     struct pn_timed entry;
@@ -80,20 +82,55 @@ static uint32_t find_timed(struct pn_segment *seg, struct pn_topic_channel *ch, 
     return 0;
 }
 
+static uint32_t find_in_backlog(struct pn_segment *seg, struct pn_topic *topic, uint64_t id)
+{
+    const struct pn_topic_channel *own =
+        pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic));
+    uint32_t steps = 0;
+    for (uint32_t at = own->first; at != 0 && pn_cells_go_on(seg, &steps);
+         at = pn_delivery_at(seg, at)->next)
+        if (pn_message_at(seg, pn_delivery_at(seg, at)->message)->id == id)
+            return pn_delivery_at(seg, at)->message;
+    return 0;
+}
+
+static bool is_deferred_copy(const struct pn_segment *seg, uint32_t ref, int64_t now)
+{
+    return ref != 0 && pn_load_relaxed(&pn_message_at(seg, ref)->state) == PN_MSG_LIVE &&
+           all_deferred(seg, pn_message_at(seg, ref), now);
+}
+
+void pn_deferred_copies_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
+                               int64_t now, void (*each)(void *arg, uint32_t ref), void *arg)
+{
+    pn_assert_topics_held(seg);
+    const bool several = topic->rest.max_file != 0; /* else there is one, of all its channels */
+    bool found = false;
+    PN_EACH_CHANNEL (seg, topic, i) {
+        if (found && !several)
+            break;
+        const uint32_t ref = find_timed(seg, pn_topic_channel_at(seg, i - 1), id);
+        found |= ref != 0;
+        if (is_deferred_copy(seg, ref, now))
+            each(arg, ref);
+    }
+    const uint32_t ref = found && !several ? 0 : find_in_backlog(seg, topic, id);
+    if (is_deferred_copy(seg, ref, now))
+        each(arg, ref);
+}
+
+static void keep_first(void *arg, uint32_t ref)
+{
+    uint32_t *first = arg;
+    *first = *first != 0 ? *first : ref;
+}
+
 uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id)
 {
     pn_assert_topics_held(seg);
-    const struct pn_topic_channel *own =
-        pn_topic_channel_at(seg, (uint32_t) (topic - seg->topics.topic));
-    uint32_t found = 0, steps = 0;
-    PN_EACH_CHANNEL (seg, topic, i)
-        if (found == 0)
-            found = find_timed(seg, pn_topic_channel_at(seg, i - 1), id);
-    for (uint32_t at = own->first; found == 0 && at != 0 && pn_cells_go_on(seg, &steps);
-         at = pn_delivery_at(seg, at)->next)
-        if (pn_message_at(seg, pn_delivery_at(seg, at)->message)->id == id)
-            found = pn_delivery_at(seg, at)->message;
-    return found != 0 && all_deferred(seg, pn_message_at(seg, found), pn_now_ns()) ? found : 0;
+    uint32_t first = 0;
+    pn_deferred_copies_locked(seg, topic, id, pn_now_ns(), keep_first, &first);
+    return first;
 }
 
 /* ---- on disk --------------------------------------------------------------------------------- */
@@ -114,20 +151,24 @@ static bool is_of_a_channel(struct pn_segment *seg, struct pn_topic *topic, uint
     return false;
 }
 
-static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
-                        struct pn_deferred *d)
+/* The next record of it in that queue which is deferred, *at on; -EAGAIN: one hold of the lock looks
+ * at no more. */
+static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t id, uint64_t queue,
+                        struct pn_diskqueue_cursor *at, struct pn_deferred *d)
 {
     const int64_t now = pn_now_ns();
     struct pn_topic_on_disk m;
     uint64_t bytes = 0;
+    if (pn_diskqueue_depth(pn_topic_queue_of(topic, queue)) == 0)
+        return 0;
     for (uint32_t steps = 0; steps < PN_TOPIC_STEPS && bytes < PN_LOOK_BYTES; steps++) {
-        int rc = d->queue == PN_REST_SEQ    ? pn_rest_look_locked(seg, topic, &d->cursor, &m)
-                 : d->queue == PN_LATER_SEQ ? pn_later_look_locked(seg, topic, &d->cursor, &m)
-                                            : pn_topic_disk_look_locked(seg, topic, &d->cursor, &m);
+        int rc = queue == PN_REST_SEQ    ? pn_rest_look_locked(seg, topic, at, &m)
+                 : queue == PN_LATER_SEQ ? pn_later_look_locked(seg, topic, at, &m)
+                                         : pn_topic_disk_look_locked(seg, topic, at, &m);
         if (rc <= 0 && rc != -EAGAIN)
             return rc;
         bytes += rc == 1 ? m.bytes : PN_LOOK_BYTES;
-        if (rc != 1 || !m.there || m.m.id != id || !is_of_a_channel(seg, topic, d->queue, &m))
+        if (rc != 1 || !m.there || m.m.id != id || !is_of_a_channel(seg, topic, queue, &m))
             continue;
         d->seq = m.seq;
         d->due = m.due;
@@ -137,6 +178,21 @@ static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t
             return 1;
     }
     return -EAGAIN;
+}
+
+int pn_deferred_since_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
+                             struct pn_deferred_since *since, uint64_t *seq, int64_t *due)
+{
+    pn_assert_topics_held(seg);
+    struct pn_deferred d = {.begun = true};
+    int rc = find_on_disk(seg, topic, id, PN_REST_SEQ, &since->rest, &d);
+    if (rc == 0)
+        rc = find_on_disk(seg, topic, id, PN_LATER_SEQ, &since->later, &d);
+    if (rc != 1)
+        return rc;
+    *seq = d.seq;
+    *due = d.due;
+    return rc;
 }
 
 /* Is it in memory, and so nowhere else? */
@@ -149,6 +205,22 @@ static bool is_at_hand(struct pn_segment *seg, struct pn_topic *topic, uint64_t 
     return d->message != 0 || (pn_topic_on_disk(topic) == 0 && pn_topic_later(topic) == 0);
 }
 
+/* The three queues, one after the other; and `rest` once more, from where it ended before `later`
+ * was looked through, in each hold that has come to the end of that. */
+static int find_in_queues(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
+                          struct pn_deferred *d)
+{
+    int rc = find_on_disk(seg, topic, id, d->queue, &d->cursor, d);
+    while (rc == 0 && d->queue != PN_LATER_SEQ) {
+        if (d->queue == PN_REST_SEQ)
+            pn_diskqueue_end(&topic->rest, false, &d->rest);
+        d->queue = d->queue == 0 ? PN_REST_SEQ : PN_LATER_SEQ;
+        d->cursor = (struct pn_diskqueue_cursor) {0};
+        rc = find_on_disk(seg, topic, id, d->queue, &d->cursor, d);
+    }
+    return rc != 0 ? rc : find_on_disk(seg, topic, id, PN_REST_SEQ, &d->rest, d);
+}
+
 int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                             struct pn_deferred *d)
 {
@@ -157,20 +229,14 @@ int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint
     d->message = 0;
     if (!d->begun) {
         d->places = topic->nchannels > 1 ? topic->nchannels + 1 : 1;
-        pn_diskqueue_end(&topic->rest, false, &d->rest);
-        pn_diskqueue_end(&topic->later, false, &d->later);
+        pn_diskqueue_end(&topic->rest, false, &d->since.rest);
+        pn_diskqueue_end(&topic->later, false, &d->since.later);
         d->ended = is_at_hand(seg, topic, id, d);
         if (d->ended)
             return d->message != 0;
     }
     d->begun = true;
-    int rc = find_on_disk(seg, topic, id, d);
-    while (rc == 0 && d->queue != PN_LATER_SEQ) {
-        d->queue = d->queue == 0 ? PN_REST_SEQ : PN_LATER_SEQ;
-        d->cursor = (struct pn_diskqueue_cursor) {0};
-        if (pn_diskqueue_depth(pn_topic_queue_of(topic, d->queue)) != 0)
-            rc = find_on_disk(seg, topic, id, d);
-    }
+    const int rc = find_in_queues(seg, topic, id, d);
     d->ended = rc == 0 || (rc == 1 && (d->queue == 0 || d->places == 1));
     if (rc == 0)
         d->message = pn_deferred_in_memory_locked(seg, topic, id);
@@ -179,23 +245,20 @@ int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint
 
 /* ---- tombstones ------------------------------------------------------------------------------ */
 
-/* Channels that rested have copies of it, perhaps (rest.c 2). */
 void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t message,
                             uint32_t tombstone, uint64_t seq)
 {
     pn_assert_topics_held(seg);
+    struct pn_hold *hold = pn_topics_hold(seg);
     if (tombstone != 0)
         pn_tombstone_bury_locked(seg, tombstone, seq);
-    uint32_t steps = 0;
-    while (message != 0 && pn_message_at(seg, message)->id == id && pn_cells_go_on(seg, &steps) &&
-           pn_load_relaxed(&pn_message_at(seg, message)->state) == PN_MSG_LIVE) {
-        struct pn_topic *topic = pn_topic_at(seg, pn_message_at(seg, message)->topic);
-        pn_topics_hold(seg)->told = true;
-        pn_message_discard_locked(seg, message);
-        pn_topics_hold(seg)->told = false;
-        PN_CRASH("commit:cancelled");
-        message = topic->rest.max_file == 0 ? 0 : pn_deferred_in_memory_locked(seg, topic, id);
-    }
+    if (message == 0 || pn_message_at(seg, message)->id != id ||
+        pn_load_relaxed(&pn_message_at(seg, message)->state) != PN_MSG_LIVE)
+        return;
+    hold->told = true;
+    pn_message_discard_locked(seg, message);
+    hold->told = false;
+    PN_CRASH("commit:cancelled");
 }
 
 /* ---- the call -------------------------------------------------------------------------------- */

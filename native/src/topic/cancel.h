@@ -9,13 +9,18 @@
 #include "files/diskqueue.h"
 #include "topic/area.h"
 
+/* Where two queues of a topic ended; what was written to them since stands behind that. */
+struct pn_deferred_since {
+    struct pn_diskqueue_cursor rest, later;
+};
+
 /* Which deferred message is looked for, and where it is.  Begins as zeros. */
 struct pn_deferred {
     struct pn_diskqueue_cursor cursor; /* how far its topic's queue on disk was looked through */
     bool begun, ended;                 /* that */
     uint64_t queue;                    /* of the topic's: 0, PN_REST_SEQ, then PN_LATER_SEQ */
-    struct pn_diskqueue_cursor rest;   /* there it may have gone since: where that ended, */
-    struct pn_diskqueue_cursor later;  /* and there */
+    struct pn_diskqueue_cursor rest;   /* and of its `rest`, after that */
+    struct pn_deferred_since since;    /* at the beginning */
     uint32_t places;                   /* no more records of it can there be at once */
     uint32_t message;                  /* in memory, or 0 */
     bool on_disk;                      /* this record: */
@@ -30,9 +35,15 @@ struct pn_deferred {
  */
 int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                             struct pn_deferred *d);
-/* Only in memory: 0: there is none. */
+/* Only in memory: 0: there is none.  And all that is there, as often as a channel has it. */
 uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id);
-/* Whatever a commit has found of it ends: in memory, on disk, or both. */
+void pn_deferred_copies_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
+                               int64_t now, void (*each)(void *arg, uint32_t ref), void *arg);
+/* The next record that was written since; *since is behind it then.  1; 0; -EAGAIN: *since is further
+ * on, and one hold looks at no more; -errno. */
+int pn_deferred_since_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
+                             struct pn_deferred_since *since, uint64_t *seq, int64_t *due);
+/* What a commit has found of it ends: a copy in memory, a record on disk, or both. */
 void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t message,
                             uint32_t tombstone, uint64_t seq);
 

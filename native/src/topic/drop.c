@@ -12,6 +12,10 @@ void pn_message_discard_locked(struct pn_segment *seg, uint32_t ref)
     pn_assert_topics_held(seg);
     struct pn_message *m = pn_message_at(seg, ref);
     uint32_t refs = m->refs, steps = 0;
+    if (refs == 0) { /* the end of the last one frees it */
+        pn_segment_poison(seg, "message %016llx has no deliveries", (unsigned long long) m->id);
+        return;
+    }
     pn_store_release(&m->state, PN_MSG_FREE);
     PN_CRASH("topic:discarded");
     while (refs-- > 0 && pn_cells_go_on(seg, &steps))

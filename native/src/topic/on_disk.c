@@ -376,25 +376,6 @@ int pn_later_look_locked(struct pn_segment *seg, struct pn_topic *topic,
     return look(seg, topic, PN_LATER_SEQ, cursor, out);
 }
 
-int pn_topic_find_since_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t queue,
-                               const struct pn_diskqueue_cursor *from, uint64_t id, uint64_t *seq,
-                               int64_t *due)
-{
-    pn_assert_topics_held(seg);
-    struct pn_diskqueue_cursor at = *from;
-    struct pn_topic_on_disk d;
-    int rc = pn_diskqueue_depth(pn_topic_queue_of(topic, queue)) == 0 ? 0 : -EAGAIN;
-    while (rc == 1 || rc == -EAGAIN) {
-        rc = look(seg, topic, queue, &at, &d);
-        if (rc == 1 && d.there && d.m.id == id && pn_deferred_on_disk_locked(seg, topic, d.seq)) {
-            *seq = d.seq;
-            *due = d.due;
-            return 1;
-        }
-    }
-    return rc;
-}
-
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* How many there were, and how much, is as before. */

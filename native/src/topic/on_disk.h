@@ -170,11 +170,6 @@ int pn_later_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                          struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out);
 int pn_rest_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                         struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out);
-/* A deferred message that has gone to that queue (PN_REST_SEQ, PN_LATER_SEQ) since it ended at
- * *from: 1, and *seq and *due are its record's; 0: there is none; -errno. */
-int pn_topic_find_since_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t queue,
-                               const struct pn_diskqueue_cursor *from, uint64_t id, uint64_t *seq,
-                               int64_t *due);
 
 /* A full disk is -PN_EDISKFULL; else rc. */
 int pn_disk_result(const struct pn_segment *seg, int rc);

@@ -59,9 +59,9 @@ static int stage_record(struct pn_segment *seg, struct pn_topic *topic,
     return pn_rest_stage_given_locked(seg, topic, m, then, given, seq);
 }
 
-/* Behind the commit.  `anew`: the channels that it names have not counted the message yet. */
+/* Behind the commit.  `counts`: the channels that it names have not counted the message. */
 static void count_record(struct pn_segment *seg, struct pn_topic *topic,
-                         const struct pn_spilled_deliveries *given, bool anew)
+                         const struct pn_spilled_deliveries *given, bool counts)
 {
     const struct pn_topic_on_disk record = {.deliveries = *given};
     struct pn_spilled_delivery d;
@@ -71,7 +71,7 @@ static void count_record(struct pn_segment *seg, struct pn_topic *topic,
         if (!pn_rest_is_named(seg, topic, ch, &record, &d))
             ch->rest_cursor[pn_load_relaxed(&ch->rests) - 1].others++;
         else
-            ch->message_count += anew;
+            ch->message_count += counts;
     }
 }
 

@@ -4,22 +4,13 @@
  * for saying so.  What is on disk is the channel's (topic/rest.c), and then, of a topic that is
  * paused until something is to be got from it, the topic's own (topic/overflow.c).
  */
+#include <sys/resource.h>
+
+#include "cancel_scene.h"
 #include "commit/async.h"
 #include "files/recfile.h"
-#include "segfiles.h"
-#include "topic/cancel.h"
-#include "topic/on_disk.h"
-#include "topic/tables.h"
+#include "topic/queues.h"
 #include "topic/tombstones.h"
-#include "topic/topic.h"
-#include "topics.h"
-
-static pn_engine *engine;
-static pn_conn *conn;
-static pn_ref topic, channel;
-static pn_consumer *consumer;
-
-enum { HOUR = 3600 };
 
 static bool own; /* it is paused at first */
 #define RUN_BOTH(test)                                                                             \
@@ -52,18 +43,6 @@ static void close_scene(void)
     pn_remove_spill_files(engine);
     CHECK_EQ(files_in(data_dir), 0);
     pn_engine_close(engine);
-}
-
-static uint64_t publish_later(const char *body, int64_t delay_ns)
-{
-    uint64_t id;
-    CHECK_OK(publish_in(conn, NULL, topic, body, delay_ns, 0, &id));
-    return id;
-}
-
-static uint64_t publish_in_an_hour(const char *body)
-{
-    return publish_later(body, HOUR * 1000 * MS);
 }
 
 static void finish_one(const char *body)
@@ -394,7 +373,11 @@ static void damage_record(int i)
     int fd = open(name, O_RDWR);
     CHECK_OK(fstat(fd, &st));
     off_t each = (st.st_size - PN_RECFILE_START) / 3;
-    CHECK_EQ(pwrite(fd, "?", 1, PN_RECFILE_START + i * each + PN_RECORD_HEADER), 1);
+    const off_t at = PN_RECFILE_START + i * each + PN_RECORD_HEADER;
+    char byte; /* whatever it is, another one */
+    CHECK_EQ(pread(fd, &byte, 1, at), 1);
+    byte ^= 1;
+    CHECK_EQ(pwrite(fd, &byte, 1, at), 1);
     close(fd);
 }
 
@@ -495,45 +478,6 @@ static void test_a_consumer_gets_what_stands_behind_many_that_are_no_more(void)
 
 /* ---- deferred messages that leave memory ---------------------------------------------------- */
 
-static void open_with_little_memory(void)
-{
-    pn_options o = test_options();
-    data_dir_empty();
-    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
-    o.topic_memory = 256 << 10;
-    engine = test_engine(&o);
-    conn = test_connect(engine);
-    topic = topic_of(conn, "t");
-    channel = channel_of(conn, topic, "c");
-    consumer = consumer_of(conn, channel, 2);
-}
-
-static struct pn_topic *topic_locked(void)
-{
-    CHECK_OK(pn_lock_topics(test_inside(), &test_hold, PN_LOCK_TIMEOUT_NS));
-    return pn_topic_named_locked(test_inside(), topic);
-}
-
-static bool is_in_memory(uint64_t id)
-{
-    struct pn_topic *t = topic_locked();
-    bool found = pn_deferred_in_memory_locked(test_inside(), t, id) != 0;
-    pn_lock_release(test_inside());
-    return found;
-}
-
-/* By others, that are due earlier. */
-static void make_it_leave(uint64_t id)
-{
-    char body[401];
-    memset(body, 'x', 400);
-    body[400] = '\0';
-    for (int i = 0; i < 3000 && is_in_memory(id); i++)
-        publish_in_an_hour(body);
-    CHECK(!is_in_memory(id));
-    CHECK(topic_stat(conn, topic).on_disk > 0);
-}
-
 static uint32_t places[PN_TOMBSTONES + 1];
 
 /* All that are left. */
@@ -607,12 +551,6 @@ static void make_them_rest(void)
     }
 }
 
-static uint64_t has(pn_ref ch)
-{
-    pn_topic_channel_stats s = channel_stat(conn, ch);
-    return s.depth + s.deferred + s.in_flight;
-}
-
 static void check_cancelled_in_rest(uint64_t max_depth, bool prepared)
 {
     pn_ref other;
@@ -641,46 +579,6 @@ static void test_what_went_to_channels_that_rest_is_cancelled_all_the_same(void)
 }
 
 /* ---- in files of several kinds --------------------------------------------------------------- */
-
-/* Of an idle channel one that rests, for which all of it is on disk. */
-static pn_ref make_one_rest(const char *name)
-{
-    static char body[401];
-    pn_ref idle = channel_of(conn, topic, name);
-    memset(body, 'x', sizeof body - 1);
-    for (int i = 0; i < 600; i++) {
-        publish(conn, topic, body);
-        finish_one(body);
-    }
-    CHECK(topic_stat(conn, topic).on_disk > 0);
-    return idle;
-}
-
-/* It gets what it has on disk, up to the first that is deferred. */
-static void catch_up(pn_ref idle)
-{
-    pn_message_out m;
-    pn_consumer *slow = consumer_of(conn, idle, 1);
-    while (pn_consumer_get(slow, 0, &m) == 1)
-        FINISH(conn, &m);
-    CHECK_OK(pn_consumer_close(slow));
-}
-
-typedef int look(struct pn_segment *, struct pn_topic *, struct pn_diskqueue_cursor *,
-                 struct pn_topic_on_disk *);
-
-/* In the files that `next` looks through. */
-static int records_of(uint64_t id, look *next)
-{
-    struct pn_topic_on_disk d;
-    struct pn_diskqueue_cursor at = {0};
-    struct pn_topic *t = topic_locked();
-    int n = 0, rc;
-    while ((rc = next(test_inside(), t, &at, &d)) == 1 || rc == -EAGAIN)
-        n += rc == 1 && d.there && d.m.id == id;
-    pn_lock_release(test_inside());
-    return n;
-}
 
 /* Of the one channel that is left; in front of its record is that of a channel that is gone. */
 static void test_what_deleted_channels_had_is_passed_over(void)
@@ -727,6 +625,173 @@ static void test_a_commit_says_whether_its_cancel_ended_something(void)
     CANCEL(txn, later, 1);
     CHECK_OK(pn_txn_commit(txn));
     CHECK_EQ(cancelled, 1);
+    CHECK_OK(pn_topic_channel_empty(conn, channel));
+    close_scene();
+}
+
+static void most(uint64_t bytes)
+{
+    const pn_topic_options o = {.given = PN_TOPIC_MAX_MEMORY, .max_memory = bytes};
+    CHECK_OK(pn_topic_configure(conn, topic, &o));
+}
+
+/* The pump gives on some with each call. */
+static void pump(void)
+{
+    CHECK_OK(pn_topic_pause(conn, topic, false));
+    for (int i = 0; i < 50; i++) {
+        topic_stat(conn, topic);
+        CHECK_OK(pn_topic_pause(conn, topic, false));
+    }
+}
+
+static uint64_t commits_of(pn_engine *of)
+{
+    pn_stat stat;
+    CHECK_OK(pn_engine_stat(of, &stat, NULL, 0));
+    return stat.commits;
+}
+
+/* It was one message in a backlog, of a topic with one channel: the transaction's cancel was one
+ * operation.  When it commits, two channels have it, each in a file. */
+static void test_channels_made_after_the_cancel_lose_it_too(void)
+{
+    static char body[2001];
+    memset(body, 'x', sizeof body - 1);
+    open_with(0);
+    CHECK_OK(pn_topic_pause(conn, topic, true));
+    for (int i = 0; i < 200; i++)
+        publish(conn, topic, body);
+    uint64_t id = publish_later("cancelled", 2 * HOUR * 1000 * MS), before, after;
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, topic, "before", HOUR * 1000 * MS, 0, &before));
+    CANCEL(txn, id, 1);
+    CHECK_EQ(txn->pending.nops, 2);
+    CHECK_OK(pn_txn_savepoint(txn));
+    CHECK_OK(publish_in(conn, txn, topic, "after", HOUR * 1000 * MS, 0, &after));
+    pn_ref idle = channel_of(conn, topic, "idle");
+    most(128 << 10);
+    pump();
+    catch_up(channel);
+    make_it_leave(id);
+    CHECK_EQ(records_of(id, pn_rest_look_locked), 1);
+    CHECK_EQ(records_of(id, pn_later_look_locked), 1);
+    const uint64_t c = has(channel), idles = has(idle);
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_EQ(records_of(id, pn_rest_look_locked) + records_of(id, pn_later_look_locked), 0);
+    CHECK_EQ(has(channel), c - 1 + 2);
+    CHECK_EQ(has(idle), idles - 1 + 2);
+    CANCEL(NULL, id, 0);
+    CANCEL(NULL, before, 1);
+    CANCEL(NULL, after, 1);
+    CHECK_OK(pn_topic_channel_empty(conn, idle));
+    CHECK_OK(pn_topic_channel_empty(conn, channel));
+    close_scene();
+}
+
+static void take_memory(void *arg)
+{
+    const uint64_t *id = arg;
+    conn = test_connect(engine);
+    consumer = consumer_of(conn, channel, 2);
+    make_one_rest("idle");
+    CHECK_OK(pn_consumer_close(consumer));
+    make_it_leave(*id);
+    pn_conn_close(conn);
+}
+
+/* Whether it is in a file is not known to a commit that cannot open it. */
+static void test_a_commit_that_cannot_look_into_files_fails(void)
+{
+    struct rlimit limit, low;
+    open_with_little_memory();
+    uint64_t id = publish_later("cancelled", 2 * HOUR * 1000 * MS), other;
+    CHECK_OK(pn_consumer_close(consumer));
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, topic, "of the same transaction", HOUR * 1000 * MS, 0, &other));
+    CANCEL(txn, id, 1);
+    CHECK_CHILD(spawn(take_memory, &id), 0);
+    const uint64_t had = has(channel);
+    CHECK_OK(getrlimit(RLIMIT_NOFILE, &limit));
+    low = limit;
+    low.rlim_cur = 3;
+    CHECK_OK(setrlimit(RLIMIT_NOFILE, &low));
+    CHECK_EQ(pn_txn_commit(txn), -EMFILE);
+    CHECK_OK(setrlimit(RLIMIT_NOFILE, &limit));
+    CHECK_EQ(has(channel), had);
+    CANCEL(NULL, other, 0);
+    CANCEL(NULL, id, 1);
+    CHECK_EQ(has(channel), had - 1);
+    consumer = consumer_of(conn, channel, 2);
+    CHECK_OK(pn_topic_channel_empty(conn, channel_of(conn, topic, "idle")));
+    empty_it();
+}
+
+/* Its record stands behind many, all of which were written after the cancel: the commit looks at
+ * them in several holds of the lock. */
+static void test_a_commit_looks_at_many_records(void)
+{
+    static char body[401];
+    memset(body, 'x', sizeof body - 1);
+    open_with_little_memory();
+    pn_ref idle = make_one_rest("idle");
+    uint64_t id = publish_later("cancelled", HOUR / 2 * 1000 * MS), other;
+    pn_txn *txn = test_begin(conn);
+    CHECK_OK(publish_in(conn, txn, topic, "of the same transaction", HOUR * 1000 * MS, 0, &other));
+    CANCEL(txn, id, 1);
+    for (int i = 0; i < 1500; i++)
+        publish_in_an_hour(body);
+    for (int i = 0; i < 3000 && is_in_memory(id); i++)
+        publish_later(body, HOUR / 4 * 1000 * MS);
+    CHECK_EQ(records_of(id, pn_later_look_locked), 1);
+    const uint64_t c = has(channel), idles = has(idle), commits = commits_of(engine);
+    CHECK_OK(pn_txn_commit(txn));
+    CHECK_EQ(commits_of(engine), commits + 1);
+    CHECK_EQ(has(channel), c);
+    CHECK_EQ(has(idle), idles);
+    CANCEL(NULL, id, 0);
+    CANCEL(NULL, other, 1);
+    CHECK_OK(pn_topic_channel_empty(conn, idle));
+    empty_it();
+}
+
+/* The files take several holds of the lock.  Between two of them it goes from the backlog, in
+ * memory, to a file that was looked through. */
+static void test_what_leaves_the_backlog_while_it_is_looked_for_is_found(void)
+{
+    static char body[20001];
+    struct pn_deferred d = {.begun = false};
+    memset(body, 'x', sizeof body - 1);
+    open_with(0);
+    most(128 << 10);
+    pn_ref idle = make_one_rest("idle");
+    body[400] = '\0';
+    for (int i = 0; i < 1500; i++)
+        publish_in_an_hour(body);
+    body[400] = 'x';
+    catch_up(idle);
+    most(4 << 20);
+    pump();
+    CHECK_OK(pn_topic_pause(conn, topic, true));
+    for (int i = 0; i < 20; i++)
+        publish(conn, topic, body);
+    uint64_t id = publish_later("cancelled", 2 * HOUR * 1000 * MS);
+    int rc = pn_deferred_find_locked(test_inside(), topic_locked(), id, &d);
+    pn_lock_release(test_inside());
+    CHECK_EQ(rc, -EAGAIN);
+    CHECK_EQ(d.queue, PN_LATER_SEQ);
+    CHECK(is_in_memory(id));
+    most(64 << 10);
+    pump();
+    CHECK_EQ(records_of(id, pn_rest_look_locked), 1);
+    for (int i = 0; rc == -EAGAIN; i++) {
+        CHECK(i < 100);
+        rc = pn_deferred_find_locked(test_inside(), topic_locked(), id, &d);
+        pn_lock_release(test_inside());
+    }
+    CHECK_EQ(rc, 1);
+    CHECK(d.on_disk && (d.seq & PN_REST_SEQ) != 0);
+    CHECK_OK(pn_topic_channel_empty(conn, idle));
     CHECK_OK(pn_topic_channel_empty(conn, channel));
     close_scene();
 }
@@ -832,6 +897,10 @@ int main(void)
     RUN(test_what_went_to_channels_that_rest_is_cancelled_all_the_same);
     RUN(test_what_deleted_channels_had_is_passed_over);
     RUN(test_a_commit_says_whether_its_cancel_ended_something);
+    RUN(test_channels_made_after_the_cancel_lose_it_too);
+    RUN(test_a_commit_that_cannot_look_into_files_fails);
+    RUN(test_a_commit_looks_at_many_records);
+    RUN(test_what_leaves_the_backlog_while_it_is_looked_for_is_found);
     RUN(test_what_is_in_files_of_several_kinds_is_cancelled_in_all);
     RUN(test_prepare_says_that_there_is_no_place_for_what_may_leave_memory);
     return tests_done();

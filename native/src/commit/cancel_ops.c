@@ -1,0 +1,307 @@
+/*
+ * cancel_ops.c - what a transaction cancels: its operations, and what they end at the commit.
+ *
+ * 1. A message can be in memory and in files, in each as often as its topic has channels (cancel.c
+ *    6).  So a cancel is a group of operations, one after the other in the list; all but the first
+ *    are `again`.  Each ends one copy in memory, and buries one record, or does one of both, or
+ *    nothing.  Its entry in the queue names them; so the redo of a commit ends these and no others,
+ *    and looks for nothing.
+ * 2. The call counts what the message has, and what it may come to have.  Which copies and records
+ *    there are is known at the commit, under the lock, where nothing is allocated.  If they are
+ *    more than the group can end (channels were made meanwhile), everything is taken back, the
+ *    group grows, and the commit begins again.
+ * 3. A record that the call has found may have moved: to memory, or to the end of `rest` or of
+ *    `later`.  So these are read on from where they ended when the call began to look.  A file that
+ *    cannot be read is an error of the commit: it does not know then what to end.  One hold of the
+ *    lock reads a part of it; then everything is taken back as well, and the commit begins again
+ *    with what was found, and goes on reading behind that.
+ * 4. prepare() keeps a PREPARED tombstone for each operation of a message that is in files, or may
+ *    go there.  Its commit cannot fail: it ends what the group can, and what can be read.
+ */
+#include "commit/cancel_ops.h"
+
+#include <string.h>
+
+#include "backend/backend.h"
+#include "segment/lock.h"
+#include "topic/area.h"
+#include "topic/cancel.h"
+#include "topic/on_disk.h"
+#include "topic/tables.h"
+#include "topic/tombstones.h"
+#include "topic/topic.h"
+
+/* ---- the call -------------------------------------------------------------------------------- */
+
+static int add_op(struct pn_txn *txn, pn_ref topic, uint64_t id, const struct pn_deferred *d,
+                  bool again)
+{
+    struct pn_pending_op *op = pn_pending_op(&txn->pending);
+    if (op == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    op->kind = PN_OP_CANCEL;
+    op->again = again;
+    op->topic = topic;
+    op->id = id;
+    op->on_disk = d->on_disk;
+    op->seq = d->seq;
+    op->due = d->due;
+    op->since = d->since;
+    txn->pending.nops++;
+    return 0;
+}
+
+int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
+{
+    struct pn_hold hold;
+    struct pn_segment *seg = txn->conn->seg;
+    struct pn_deferred d = {.begun = false};
+    const size_t nops = txn->pending.nops;
+    bool found = false;
+    int rc;
+    do {
+        rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, txn);
+        if (rc != 0)
+            break;
+        struct pn_topic *topic = pn_topic_resolve_locked(txn->conn, ref);
+        rc = topic == NULL ? -PN_ETOPICDELETED : pn_deferred_find_locked(seg, topic, id, &d);
+        pn_lock_release(seg);
+        found |= rc == 1;
+        if (rc == 1 && d.on_disk)
+            rc = add_op(txn, ref, id, &d, txn->pending.nops != nops);
+        if (rc >= 0 && !d.ended)
+            rc = -EAGAIN;
+    } while (rc == -EAGAIN);
+    d.on_disk = false;
+    while (rc >= 0 && found && txn->pending.nops - nops < d.places)
+        rc = add_op(txn, ref, id, &d, txn->pending.nops != nops);
+    if (rc < 0)
+        txn->pending.nops = nops;
+    return rc < 0 ? rc : found;
+}
+
+/* ---- step a ---------------------------------------------------------------------------------- */
+
+enum { PN_MOST_LOOKS = 1000 };
+
+/* A group, and what is done with it. */
+struct plan {
+    struct pn_txn *txn;
+    struct pn_topic *topic;
+    struct pn_pending_op *ops;
+    size_t n, more; /* so many more would be needed */
+    int64_t now;
+    bool prepare;
+};
+
+static size_t group_length(const struct pn_pending *p, size_t first)
+{
+    size_t n = 1;
+    while (first + n < p->nops && p->ops[first + n].kind == PN_OP_CANCEL && p->ops[first + n].again)
+        n++;
+    return n;
+}
+
+/* A copy in memory: one for each operation.  Several channels may have it. */
+static void plan_copy(void *arg, uint32_t ref)
+{
+    struct plan *plan = arg;
+    size_t i = 0;
+    while (i < plan->n && plan->ops[i].message != 0 && plan->ops[i].message != ref)
+        i++;
+    if (i < plan->n)
+        plan->ops[i].message = ref;
+    else
+        plan->more++;
+}
+
+static void plan_copies(struct plan *plan)
+{
+    struct pn_segment *seg = plan->txn->conn->seg;
+    pn_deferred_copies_locked(seg, plan->topic, plan->ops[0].id, plan->now, plan_copy, plan);
+    for (size_t i = 0; plan->prepare && i < plan->n; i++)
+        plan->ops[i].message = 0; /* they are counted */
+}
+
+/* A tombstone for its record. */
+static int bury(const struct plan *plan, struct pn_pending_op *op, uint32_t kept)
+{
+    struct pn_conn *conn = plan->txn->conn;
+    if (kept != 0) {
+        pn_tombstone_at(conn->seg, kept)->seq = op->seq;
+        pn_tombstone_stage_locked(conn->seg, kept);
+        op->tombstone = kept;
+        return 0;
+    }
+    op->tombstone = pn_tombstone_make_locked(
+        conn->seg, plan->topic, op->seq, plan->prepare ? PN_TOMB_PREPARED : PN_TOMB_STAGED, conn);
+    return op->tombstone != 0 ? 0 : -PN_ETOPICFULL;
+}
+
+/* In as many holds as it takes; where others write without end the last of them is a long one. */
+static int look_since(const struct plan *plan, struct pn_deferred_since *since, uint64_t *seq,
+                      int64_t *due)
+{
+    struct pn_pending_op *op = plan->ops;
+    int rc;
+    do
+        rc = pn_deferred_since_locked(plan->txn->conn->seg, plan->topic, op->id, since, seq, due);
+    while (rc == -EAGAIN && (plan->txn->prepared || op->looks >= PN_MOST_LOOKS));
+    op->looks += rc == -EAGAIN;
+    return rc;
+}
+
+/* The record that the call has found, if it is there, or the next one that was written since. */
+static int find_record(const struct plan *plan, struct pn_pending_op *op,
+                       struct pn_deferred_since *since)
+{
+    struct pn_segment *seg = plan->txn->conn->seg;
+    int rc = 1;
+    if (!op->on_disk || op->due <= plan->now ||
+        !pn_deferred_on_disk_locked(seg, plan->topic, op->seq))
+        rc = look_since(plan, since, &op->seq, &op->due);
+    op->on_disk = rc == 1;
+    return rc;
+}
+
+static uint32_t take_kept(const struct plan *plan, struct pn_pending_op *op)
+{
+    struct pn_conn *conn = plan->txn->conn;
+    const uint32_t kept =
+        pn_tombstone_is_prepared(conn->seg, op->tombstone, conn) ? op->tombstone : 0;
+    op->tombstone = 0;
+    if (kept != 0) /* the record may have moved */
+        op->seq = pn_tombstone_at(conn->seg, kept)->seq;
+    return kept;
+}
+
+/* A record for each operation, as far as there are some: 1: the last one has one, too. */
+static int plan_records(const struct plan *plan, struct pn_deferred_since *since)
+{
+    const bool prepared = plan->txn->prepared;
+    int rc = 1;
+    for (size_t i = 0; i < plan->n; i++) {
+        struct pn_pending_op *op = &plan->ops[i];
+        const uint32_t kept = take_kept(plan, op);
+        op->on_disk |= kept != 0;
+        rc = find_record(plan, op, since);
+        if (rc < 0 && !prepared)
+            return rc;
+        if (kept != 0 && rc != 1) /* it is in memory by now, or gone */
+            pn_tombstone_free_locked(plan->txn->conn->seg, kept);
+        if (rc == 1 && bury(plan, op, kept) != 0 && !prepared)
+            return -PN_ETOPICFULL;
+    }
+    return rc;
+}
+
+/* And those that no operation is left for.  What was found stands in the operations, so the next
+ * try goes on where this one has come to. */
+static int plan_files(struct plan *plan)
+{
+    struct pn_deferred_since since = plan->ops[0].since;
+    uint64_t seq;
+    int64_t due;
+    int rc = plan_records(plan, &since);
+    if (plan->txn->prepared)
+        return 0;
+    while (rc == 1 && (rc = look_since(plan, &since, &seq, &due)) == 1)
+        plan->more++;
+    if (plan->more != 0)
+        return 0;
+    plan->ops[0].since = since;
+    return rc;
+}
+
+/* It is in memory or in a file, from where copies may go to other files before the prepared
+ * transaction commits. */
+static int keep_places(struct plan *plan)
+{
+    struct pn_conn *conn = plan->txn->conn;
+    bool anywhere = pn_deferred_in_memory_locked(conn->seg, plan->topic, plan->ops[0].id) != 0;
+    for (size_t i = 0; i < plan->n; i++)
+        anywhere |= plan->ops[i].tombstone != 0;
+    for (size_t i = 0; anywhere && pn_topic_may_spill(conn->seg, plan->topic) && i < plan->n; i++) {
+        struct pn_pending_op *op = &plan->ops[i];
+        if (op->tombstone == 0)
+            op->tombstone = pn_tombstone_make_locked(conn->seg, plan->topic, PN_TOMB_NOWHERE,
+                                                     PN_TOMB_PREPARED, conn);
+        if (op->tombstone == 0)
+            return -PN_ETOPICFULL;
+    }
+    return 0;
+}
+
+int pn_cancel_ops_plan_locked(struct pn_txn *txn, size_t first, const struct pn_moment *now,
+                              bool prepare)
+{
+    pn_assert_held(txn->conn->seg);
+    struct pn_pending_op *ops = &txn->pending.ops[first];
+    struct plan plan = {.txn = txn,
+                        .topic = pn_topic_resolve_locked(txn->conn, ops->topic),
+                        .ops = ops,
+                        .n = group_length(&txn->pending, first),
+                        .now = now->mono,
+                        .prepare = prepare};
+    for (size_t i = 0; i < plan.n; i++)
+        ops[i].message = 0;
+    if (plan.topic == NULL) { /* it was deleted, and all of it with it */
+        for (size_t i = 0; i < plan.n; i++)
+            pn_cancel_op_undo_locked(txn->conn, &ops[i], true);
+        return 0;
+    }
+    int rc = plan_files(&plan);
+    if (rc == 0)
+        plan_copies(&plan);
+    if (rc == 0 && prepare)
+        rc = keep_places(&plan);
+    ops->wants = (uint32_t) plan.more;
+    if (rc == -EAGAIN || (rc == 0 && plan.more != 0 && !txn->prepared))
+        return PN_CANCEL_AGAIN;
+    return rc;
+}
+
+/* Its topic was deleted, or it is another's by now: nothing to take back. */
+void pn_cancel_op_undo_locked(const struct pn_conn *conn, struct pn_pending_op *op, bool prepare)
+{
+    pn_assert_held(conn->seg);
+    if (prepare ? pn_tombstone_is_prepared(conn->seg, op->tombstone, conn) : op->tombstone != 0)
+        pn_tombstone_free_locked(conn->seg, op->tombstone);
+    op->tombstone = op->message = 0;
+}
+
+/* ---- more of them ---------------------------------------------------------------------------- */
+
+/* Behind the group that begins with `first`; and behind them begins what savepoints have begun. */
+static int add_to_group(struct pn_pending *p, size_t first)
+{
+    const size_t end = first + group_length(p, first), more = p->ops[first].wants;
+    p->ops[first].wants = 0;
+    for (size_t i = 0; i < more; i++) {
+        struct pn_pending_op *op = pn_pending_op(p);
+        if (op == NULL)
+            return pn_fail(ENOMEM, "out of memory");
+        const struct pn_pending_op *group = &p->ops[first];
+        struct pn_pending_op added = {.kind = PN_OP_CANCEL,
+                                      .again = true,
+                                      .topic = group->topic,
+                                      .id = group->id,
+                                      .since = group->since};
+        memmove(&p->ops[end + 1], &p->ops[end], (p->nops - end) * sizeof added);
+        p->ops[end] = added;
+        p->nops++;
+    }
+    for (size_t i = 0; i < p->nmarks; i++)
+        p->marks[i].ops += p->marks[i].ops > first ? more : 0;
+    return 0;
+}
+
+int pn_cancel_ops_grow(struct pn_txn *txn)
+{
+    struct pn_pending *p = &txn->pending;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < p->nops; i++)
+        if (p->ops[i].kind == PN_OP_CANCEL && p->ops[i].wants != 0)
+            rc = add_to_group(p, i);
+    return rc;
+}
