@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from faststream._internal.endpoint.utils import ParserComposition
-from faststream._internal.parser import DefaultCodec
+from faststream._internal.parser import BatchCodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream.exceptions import SetupError
 
@@ -41,9 +41,22 @@ class Encoder:
 
     async def encoded(self, cmd: PynotifyPublishCommand, body: Any) -> tuple[bytes, dict[str, str]]:
         """A body as bytes, and its headers, all of them str.  Raises SetupError."""
+        return self._with_headers(cmd, *await self.codec.encode(body, self.serializer))
+
+    async def encoded_batch(
+        self, cmd: PynotifyPublishCommand
+    ) -> list[tuple[bytes, dict[str, str]]]:
+        """The same of each body of a batch."""
+        if isinstance(self.codec, BatchCodecProto):
+            encoded = await self.codec.encode_batch(cmd.batch_bodies, self.serializer)
+            return [self._with_headers(cmd, *each) for each in encoded]
+        return [await self.encoded(cmd, body) for body in cmd.batch_bodies]
+
+    def _with_headers(
+        self, cmd: PynotifyPublishCommand, data: bytes, content_type: str | None
+    ) -> tuple[bytes, dict[str, str]]:
         if not cmd.is_topic and (cmd.delay or cmd.ttl is not None):
             raise SetupError("delay and ttl are for topics: a channel keeps nothing")
-        data, content_type = await self.codec.encode(body, self.serializer)
         headers = {name: str(value) for name, value in cmd.headers.items()}
         if content_type:
             headers.setdefault(CONTENT_TYPE, content_type)
@@ -83,8 +96,7 @@ class PynotifyProducer(Encoder, ProducerProto[PynotifyPublishCommand]):
 
     async def publish_batch(self, cmd: PynotifyPublishCommand) -> list[str]:
         """Publish all bodies to a topic, or none; their ids."""
-        encoded = [await self.encoded(cmd, body) for body in cmd.batch_bodies]
-        messages = [for_topic(*each) for each in encoded]
+        messages = [for_topic(*each) for each in await self.encoded_batch(cmd)]
         return await self._session.publish_batch(cmd.destination, messages, cmd.delay, cmd.ttl)
 
     async def request(self, cmd: PynotifyPublishCommand) -> RawMessage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from faststream.exceptions import IncorrectState
@@ -66,6 +66,7 @@ class Session:
         self._connection: AsyncConnection | None = None
         self._pubsub: AsyncPubSub | None = None
         self._topics: dict[str, AsyncTopic] = {}
+        self._opened = AsyncExitStack()
 
     @property
     def connection(self) -> AsyncConnection:
@@ -80,20 +81,22 @@ class Session:
 
     async def connect(self) -> AsyncConnection:
         """Connect, in the running loop."""
-        self._connection = connection = await connect_async_preferring(
-            self._segment, self._wakeup, **self._options
-        )
-        self._pubsub = AsyncPubSub(connection)
+        async with AsyncExitStack() as stack:
+            connection = await connect_async_preferring(
+                self._segment, self._wakeup, **self._options
+            )
+            stack.push_async_callback(connection.close)
+            # Opened now: the first message may be sent in a transaction, where it cannot be.
+            self._pubsub = await stack.enter_async_context(AsyncPubSub(connection))
+            self._connection = connection
+            self._opened = stack.pop_all()
         return connection
 
     async def close(self) -> None:
         """Give the connection up."""
-        connection, self._connection = self._connection, None
-        pubsub, self._pubsub = self._pubsub, None
+        self._connection = self._pubsub = None
         self._topics.clear()
-        if pubsub is not None and connection is not None:
-            await pubsub.close()
-            await connection.close()
+        await self._opened.aclose()
 
     # ---- sending -------------------------------------------------------------------------
 

@@ -160,9 +160,10 @@ class Subscriber(SubscriberUsecase[RawMessage]):
                         pause = _FIRST_PAUSE_S
                 return
             except Error as error:  # no lock in time, no room for a dead letter
+                said = str(error).partition("\n")[0]
                 self._log(
                     logging.ERROR,
-                    f"{error}; the next attempt is in {pause:g} s",
+                    f"{said}; the next attempt is in {pause:g} s",
                     extra=self.get_log_context(None),
                 )
             with contextlib.suppress(TimeoutError):

@@ -105,7 +105,7 @@ class FakeProducer(Encoder, ProducerProto[PynotifyPublishCommand]):
 
     async def publish_batch(self, cmd: PynotifyPublishCommand) -> list[str]:
         """Have each subscriber handle the messages, one after the other or as one batch."""
-        encoded = [await self.encoded(cmd, body) for body in cmd.batch_bodies]
+        encoded = await self.encoded_batch(cmd)
         for subscriber in self._hearing(cmd):
             raws = [_raw(cmd, *each, subscriber) for each in encoded]
             batch = [one for raw in raws if isinstance(raw, list) for one in raw]
