@@ -32,6 +32,7 @@ except ImportError as missing:
     require("faststream", str(missing))
 
 from faststream_case import Case, Heard, in_loop, within
+from pynotify import AsyncConsumer, AsyncPubSub
 from pynotify.contrib.faststream import (
     ChannelMessage,
     Connection,
@@ -149,6 +150,60 @@ async def test_large_bodies(case: Case) -> None:
         await sending
         with pytest.raises(pynotify.PayloadTooLong):
             await broker.publish(body, topic="pictures")
+
+
+@pytest.mark.parametrize("by", ["channel", "topic"])
+@in_loop
+async def test_a_handler_that_waits_does_not_fill_the_queue(segment_name: str, by: str) -> None:
+    case = Case(segment_name, by, in_memory=False)
+    broker, go, heard = case.broker(queue_pages=64), asyncio.Event(), Heard()
+
+    @broker.subscriber(**case.at("q"))
+    async def handler(m: str) -> None:
+        await go.wait()
+        await heard.add(m)
+
+    async with case.started(broker):
+        await broker.publish("0", **case.at("q"))
+        for number in range(1, 201):  # a payload fills a page
+            await broker.publish(str(number) + " " * 5000, "q")
+        go.set()
+        found = [m.strip() for m in await heard.upto(201 if by == "channel" else 1)]
+    assert found == [str(number) for number in range(len(found))]
+
+
+@in_loop
+async def test_too_many_wait_for_a_handler(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    broker, go, heard = case.broker(max_pending=2), asyncio.Event(), Heard()
+
+    @broker.subscriber("news")
+    async def handler(m: Any) -> None:
+        await heard.add(m)
+        await go.wait()
+
+    async with case.started(broker):
+        await broker.publish(0, "news")
+        await heard.upto(1)
+        for number in range(1, 5):
+            await broker.publish(number, "news")
+        await until(lambda: len(caplog.messages) == 2)
+        go.set()
+        assert await heard.upto(3) == [0, 3, 4]
+    assert caplog.messages[0].endswith("channel 'news' was dropped: 2 wait for its handler")
+
+
+@in_loop
+async def test_what_is_lost_is_logged(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"queue_pages": 64, "on_full": "drop-slowest"}
+    broker, heard = case.broker(**options), Heard()
+    broker.subscriber("news")(heard.add)
+    async with case.started(broker):
+        with pynotify.connect(case.segment) as conn:
+            for _ in range(200):  # the loop does not run meanwhile
+                conn.notify("news", " " * 5000)
+        await until(lambda: any("were lost" in each for each in caplog.messages))
+        await broker.publish("on", "news")
+        await until(lambda: "on" in heard.all)
 
 
 @pytest.mark.parametrize("by", ["channel", "topic"])
@@ -609,10 +664,12 @@ async def test_a_topic_that_is_deleted_is_made_again(case: Case) -> None:
         assert await heard.upto(2) == ["1", "2"]
 
 
+@pytest.mark.parametrize("by", ["channel", "topic"])
 @in_loop
 async def test_an_error_of_the_segment_is_logged_and_tried_again(
-    case: Case, monkeypatch: pytest.MonkeyPatch
+    segment_name: str, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    case = Case(segment_name, by, in_memory=False)
     monkeypatch.setattr(_subscriber, "_FIRST_PAUSE_S", 0.001)
     logged: list[str] = []
 
@@ -620,29 +677,22 @@ async def test_an_error_of_the_segment_is_logged_and_tried_again(
         def log(self, level: int, message: Any, /, **_: Any) -> None:
             logged.append(str(message))
 
+    failures = iter([pynotify.LockTimeout("no lock in time")])
+    kind, name = (AsyncConsumer, "__anext__") if by == "topic" else (AsyncPubSub, "__aiter__")
+    real = getattr(kind, name)
+
+    def failing_once(self: Any) -> Any:
+        for failure in failures:
+            raise failure
+        return real(self)
+
+    monkeypatch.setattr(kind, name, failing_once)
     broker, heard = case.broker(logger=Logger()), Heard()
-    subscriber = broker.subscriber(topic="mails")
-    subscriber(heard.add)
-    session = broker.config.broker_config.session
-    consume = session.consume
-
-    async def failing_once(*arguments: Any) -> Any:
-        source = await consume(*arguments)
-        messages = source.messages
-
-        async def fail() -> Any:
-            source.messages = messages
-            raise pynotify.LockTimeout("the lock is not free")
-            yield
-
-        source.messages = fail
-        return source
-
-    monkeypatch.setattr(session, "consume", failing_once)
+    broker.subscriber(**case.at("q"))(heard.add)
     async with case.started(broker):
-        await broker.publish("x", topic="mails")
+        await until(lambda: "no lock in time; the next attempt is in 0.001 s" in logged)
+        await broker.publish("x", **case.at("q"))
         assert await heard.upto(1) == ["x"]
-    assert "the lock is not free; the next attempt is in 0.001 s" in logged
 
 
 @in_loop

@@ -54,9 +54,11 @@ class PynotifyBroker(
 ):
     """A broker on a segment.  It connects in the loop and the process that start it.
 
-    `durable`: the messages of topics survive a reboot; it needs `data_dir`.  `graceful_timeout`:
-    seconds for which `stop` waits for handlers.  `wakeup` and `options` as of `pynotify.connect`.
-    The further ones are those of FastStream's other brokers.
+    `durable`: the messages of topics survive a reboot; it needs `data_dir`.  `max_pending`:
+    messages of a channel that may wait in the process for a subscriber's handlers; then the oldest
+    is dropped, which is logged.  `graceful_timeout`: seconds for which `stop` waits for handlers.
+    `wakeup` and `options` as of `pynotify.connect`.  The further ones are those of FastStream's
+    other brokers.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class PynotifyBroker(
         segment: str = "default",
         *,
         durable: bool = False,
+        max_pending: int = 65536,
         graceful_timeout: float | None = 15.0,
         ack_policy: AckPolicy = EMPTY,
         parser: CustomCallable | None = None,
@@ -85,7 +88,9 @@ class PynotifyBroker(
         **options: Unpack[OpenOptions],
     ) -> None:
         check_name(segment)
-        session = Session(segment, durable=durable, wakeup=wakeup, options=options)
+        session = Session(
+            segment, durable=durable, max_pending=max_pending, wakeup=wakeup, options=options
+        )
         super().__init__(
             routers=routers,
             config=PynotifyBrokerConfig(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from faststream.exceptions import IncorrectState
@@ -13,7 +13,7 @@ from faststream.exceptions import IncorrectState
 from pynotify._types import Gap
 from pynotify.contrib._names import connect_async_preferring
 from pynotify.contrib.faststream._wire import ChannelMessage, TopicMessage
-from pynotify.errors import InterfaceError, Timeout, TopicDeleted
+from pynotify.errors import Error, InterfaceError, Timeout, TopicDeleted
 from pynotify.pubsub import AsyncPubSub
 
 if TYPE_CHECKING:
@@ -57,9 +57,11 @@ class Session:
         segment: str = "default",
         *,
         durable: bool = False,
+        max_pending: int = 65536,
         wakeup: str | int | None = None,
         options: OpenOptions | None = None,
     ) -> None:
+        self._max_pending = max_pending
         self._segment, self._wakeup = segment, wakeup
         self._options: OpenOptions = options or {}
         self._topic_options: dict[str, Any] = {"durable": True} if durable else {}
@@ -105,6 +107,8 @@ class Session:
         if self._pubsub is None:
             raise IncorrectState(_NOT_CONNECTED)
         await self._pubsub.publish(channel, obj)
+        # It goes without waiting: a program that sends in a loop would not hear itself meanwhile.
+        await asyncio.sleep(0)
 
     async def publish(
         self, topic: str, body: bytes, headers: dict[str, str], delay: float, ttl: float | None
@@ -159,7 +163,7 @@ class Session:
         except BaseException:
             await pubsub.close()
             raise
-        return _Channel(pubsub)
+        return _Channel(pubsub, self._max_pending)
 
     async def consume(self, declared: TopicSub, max_in_flight: int) -> Source:
         """What a consumer of a topic's channel gets."""
@@ -179,30 +183,70 @@ class Session:
 
 
 class _Channel:
-    """A subscription of one channel."""
+    """A subscription of one channel.
 
-    def __init__(self, pubsub: AsyncPubSub) -> None:
+    It reads whatever its handlers do, since a listener that does not read fills the queue of all
+    processes.
+    """
+
+    def __init__(self, pubsub: AsyncPubSub, max_pending: int) -> None:
         self._pubsub = pubsub
+        #: What was read and not taken yet; an error ends the reading, None everything.
+        self._pending: asyncio.Queue[ChannelMessage | Error | None] = asyncio.Queue(max_pending)
+        self._reading = asyncio.create_task(self._read())
+        self._over = False
+
+    async def _read(self) -> None:
+        try:
+            async for received in self._pubsub:
+                if isinstance(received.obj, Gap):
+                    logger.warning("FastStream: messages were lost (%s)", received.obj.reason)
+                elif received.channel is not None:
+                    self._put(ChannelMessage(channel=received.channel, obj=received.obj))
+        except Error as error:
+            self._put(error)
+
+    def _put(self, item: ChannelMessage | Error | None) -> None:
+        if self._pending.full():
+            dropped = self._pending.get_nowait()
+            if isinstance(dropped, ChannelMessage) and item is not None:
+                logger.warning(
+                    "FastStream: a message of channel %r was dropped: %d wait for its handler",
+                    dropped.channel,
+                    self._pending.maxsize,
+                )
+        self._pending.put_nowait(item)
 
     async def messages(self) -> AsyncGenerator[RawMessage]:
-        async for received in self._pubsub:
-            if isinstance(received.obj, Gap):
-                logger.warning("FastStream: messages were lost (%s)", received.obj.reason)
-            elif received.channel is not None:
-                yield ChannelMessage(channel=received.channel, obj=received.obj)
+        while (message := await self._next()) is not None:
+            yield message
+
+    async def _next(self) -> ChannelMessage | None:
+        if self._over:
+            return None
+        item = await self._pending.get()
+        if isinstance(item, Error):
+            self._reading = asyncio.create_task(self._read())
+            raise item
+        if item is None or self._over:
+            self._put(None)  # for the other tasks
+            return None
+        return item
 
     async def take(self, timeout: float) -> RawMessage | None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout), aclosing(self.messages()) as messages:
-                async for message in messages:
-                    return message
+            async with asyncio.timeout(timeout):
+                return await self._next()
         return None
 
     async def drain(self) -> None:
+        self._over = True
+        self._put(None)
         await self._pubsub.close()
 
     async def close(self) -> None:
-        await self._pubsub.close()
+        await self.drain()
+        await self._reading
 
 
 class _Topic:
