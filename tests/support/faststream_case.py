@@ -1,4 +1,20 @@
-"""A broker of FastStream over a segment or in memory, whose messages go by channels or topics."""
+"""A broker of FastStream over a segment or in memory, whose messages go by channels or topics.
+
+FastStream's own cases of any broker are `tests/brokers/base` of its repository, which no
+distribution of it carries.  So they are written again, under their names, each for a channel and a
+topic, over a segment and in memory (test_faststream_consume.py, _publish, _router, _testclient).
+Left out are:
+
+    address.py: names are no patterns here
+    exception_handlers.py, of an option that 0.7.8 does not have
+    option_surface.py, of options that FastStream's own brokers have in common
+    fastapi.py: there is no router for FastAPI
+    driver_annotations.py: there is no table of annotations
+    of connection.py the arguments that are a server's address
+    of middlewares.py what looks into ExceptionMiddleware, and its order of classes
+    of publish_command.py the keys, and of testclient.py the tombstones, which are Kafka's
+    of testclient.py some of the assertions on recorded calls, which pass no broker's code
+"""
 
 from __future__ import annotations
 
@@ -8,8 +24,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import pytest
+
 from pynotify.contrib.faststream import PynotifyBroker, PynotifyRouter, TestPynotifyBroker
 from receiving import PATIENCE
+
+#: Parameters of fixtures that make a `Case`.
+REAL = [pytest.param((by, False), id=by) for by in ("channel", "topic")]
+MEMORY = [pytest.param((by, True), id=f"{by}-in-memory") for by in ("channel", "topic")]
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -16,7 +16,7 @@ is finished when its handler has returned, and that of a process which is killed
 one at once.
 
 FastStream gives brokers no public interface: this one stands on `faststream._internal`, as
-FastStream's own brokers do.
+FastStream's own brokers do.  It works with 0.7.6 to 0.7.8; 0.7.5 has other internals.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from pynotify.contrib.faststream._wire import (
     REPLY_TO,
     RawMessage,
     TopicMessage,
+    taken_of,
 )
 from pynotify.errors import MessageNotInFlight, NotOwner
 
@@ -44,7 +45,7 @@ class PynotifyMessage(StreamMessage[RawMessage]):
 
         1 for a message of a channel.
         """
-        return max((taken.attempts for taken in self._taken()), default=1)
+        return max((taken.attempts for taken in taken_of(self.raw_message)), default=1)
 
     async def ack(self) -> None:
         """Finish the message."""
@@ -61,17 +62,11 @@ class PynotifyMessage(StreamMessage[RawMessage]):
         if await self._answer(lambda taken: taken.dead_letter(reason)):
             await super().reject()
 
-    def _taken(self) -> list[AsyncMessage]:
-        raw = self.raw_message
-        if isinstance(raw, TopicMessage):
-            raw = [raw]
-        return [one.taken for one in raw if one.taken] if isinstance(raw, list) else []
-
     async def _answer(self, answer: Callable[[AsyncMessage], Awaitable[None]]) -> bool:
         """Whether the message is answered for good, and not only when a transaction commits."""
         if self.committed is not None:
             return False
-        taken = self._taken()
+        taken = taken_of(self.raw_message)
         for one in taken:
             before = one.answered  # in a transaction, which has ended or not
             try:

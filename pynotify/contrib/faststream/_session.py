@@ -303,7 +303,8 @@ class _Topic:
     async def drain(self) -> None:
         self._over = True
         if self._consumer is not None:
-            await self._consumer.drain()
+            with contextlib.suppress(Error):  # its topic was deleted, or `close` finds it as well
+                await self._consumer.drain()
 
     async def close(self) -> None:
         self._over = True

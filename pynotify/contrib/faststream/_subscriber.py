@@ -22,8 +22,8 @@ from pynotify.contrib.faststream._config import (
 from pynotify.contrib.faststream._declared import TopicSub
 from pynotify.contrib.faststream._message import BatchParser, Parser
 from pynotify.contrib.faststream._publisher import ReplyPublisher
-from pynotify.contrib.faststream._wire import RawMessage
-from pynotify.errors import Error
+from pynotify.contrib.faststream._wire import RawMessage, taken_of
+from pynotify.errors import Error, MessageNotInFlight, NotOwner, TopicDeleted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -157,6 +157,7 @@ class Subscriber(SubscriberUsecase[RawMessage]):
                 async with aclosing(source.messages()) as messages:
                     async for raw in messages:
                         await self.consume(raw)
+                        await self._give_back(raw)
                         pause = _FIRST_PAUSE_S
                 return
             except Error as error:  # no lock in time, no room for a dead letter
@@ -169,6 +170,15 @@ class Subscriber(SubscriberUsecase[RawMessage]):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    async def _give_back(self, raw: RawMessage) -> None:
+        """A handler that raises SkipMessage leaves its message unanswered: another one gets it."""
+        if not self.running or self.ack_policy is AckPolicy.MANUAL:
+            return
+        for taken in taken_of(raw):
+            if not taken.answered:
+                with contextlib.suppress(MessageNotInFlight, NotOwner, TopicDeleted):
+                    await taken.requeue()
 
     # ---- without handlers ----------------------------------------------------------------
 

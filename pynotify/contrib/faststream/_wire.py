@@ -114,3 +114,21 @@ def _without_head(data: bytes) -> tuple[bytes, dict[str, str]] | None:
     if not isinstance(headers, dict) or end > len(data):
         return None
     return data[end:], {name: str(value) for name, value in headers.items()}
+
+
+def source_of(raw: RawMessage) -> str:
+    """Where a message, or the first of a batch, was published."""
+    return (raw[0] if isinstance(raw, list) else raw).destination
+
+
+def size_of(body: bytes | list[bytes]) -> int:
+    """Bytes of a message's body, or of the bodies of a batch."""
+    return sum(map(len, body)) if isinstance(body, list) else len(body)
+
+
+def taken_of(raw: RawMessage) -> list[AsyncMessage]:
+    """The messages in flight."""
+    if isinstance(raw, ChannelMessage):
+        return []
+    messages = raw if isinstance(raw, list) else [raw]
+    return [message.taken for message in messages if message.taken is not None]
