@@ -30,7 +30,7 @@ from faststream.exceptions import (
 )
 from faststream.specification import AsyncAPI
 
-from faststream_case import Case, Heard, in_loop
+from faststream_case import Case, Heard, in_loop, topics, until
 from pynotify import AsyncConsumer, AsyncPubSub
 from pynotify.contrib.faststream import (
     ChannelMessage,
@@ -48,18 +48,6 @@ from pynotify.contrib.faststream import (
 @pytest.fixture
 def case(segment_name: str) -> Case:
     return Case(segment_name, "topic", in_memory=False)
-
-
-def topics(segment: str) -> dict[str, int]:
-    """How many messages of each topic are not finished."""
-    with pynotify.open(segment) as engine:
-        return {topic.name: topic.unfinished for topic in engine.topics()}
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 # ---- channels and topics -----------------------------------------------------------------------
@@ -426,7 +414,9 @@ async def test_an_error_of_the_segment_is_logged_and_tried_again(
 
 @in_loop
 async def test_ping(case: Case) -> None:
-    broker = case.broker()
+    broker, heard = case.broker(), Heard()
+    broker.subscriber("news")(heard.add)
+    broker.subscriber(topic="mails")(heard.add)
     assert not await broker.ping()
     async with case.started(broker):
         assert await broker.ping()
@@ -513,16 +503,17 @@ def test_four_workers_of_which_one_is_killed(segment_name: str, tmp_path: Path) 
         "JOURNAL": str(journal),
         "PYTHONPATH": f"{folder}:{ROOT}",
     }
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "faststream", "run", "faststream_app:app"],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        for _ in range(4)
-    ]
+    with (tmp_path / "log").open("w") as log:
+        workers = [
+            subprocess.Popen(
+                [sys.executable, "-m", "faststream", "run", "faststream_app:app"],
+                env=env,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            for _ in range(4)
+        ]
     try:
         with pynotify.open(segment_name, max_channel_name=255) as segment:
 
@@ -552,7 +543,7 @@ def test_four_workers_of_which_one_is_killed(segment_name: str, tmp_path: Path) 
         for worker in workers:
             if worker.poll() is None:
                 os.killpg(worker.pid, signal.SIGKILL)
-            worker.communicate()
+            worker.wait()
         with pynotify.open(segment_name) as segment:
             wait_until(lambda: not segment.stat().backends, "their slots are free")
 

@@ -20,10 +20,7 @@ try:
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 except ImportError as missing:
     require("opentelemetry", str(missing))
-try:
-    from prometheus_client import CollectorRegistry
-except ImportError as missing:
-    require("prometheus_client", str(missing))
+from prometheus_client import CollectorRegistry
 
 from faststream_case import Case, Heard, in_loop
 from pynotify.contrib.faststream import PynotifyBroker, TopicSub

@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 
+import pynotify
 from pynotify.contrib.faststream import PynotifyBroker, PynotifyRouter, TestPynotifyBroker
 from receiving import PATIENCE
 
@@ -47,6 +48,19 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 async def within(*awaited: Awaitable[Any]) -> list[Any]:
     """Their results, in time."""
     return await asyncio.wait_for(asyncio.gather(*awaited), PATIENCE)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Look at `condition` again and again until it holds."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def topics(segment: str) -> dict[str, int]:
+    """How many messages of each topic are not finished."""
+    with pynotify.open(segment) as engine:
+        return {topic.name: topic.unfinished for topic in engine.topics()}
 
 
 class Heard:
