@@ -413,6 +413,26 @@ async def test_an_error_of_the_segment_is_logged_and_tried_again(
 
 
 @in_loop
+async def test_an_error_while_it_stops(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    close, failures = AsyncPubSub.close, iter([pynotify.LockTimeout("no lock in time")])
+
+    async def failing_once(self: Any) -> None:
+        for failure in failures:
+            raise failure
+        await close(self)
+
+    monkeypatch.setattr(AsyncPubSub, "close", failing_once)
+    broker, heard = case.broker(), Heard()
+    broker.subscriber("news")(heard.add)
+    await broker.start()
+    with pytest.raises(ExceptionGroup, match="Failed to stop subscribers"):
+        await broker.stop()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    with pynotify.open(case.segment) as engine:
+        assert not engine.stat().backends
+
+
+@in_loop
 async def test_ping(case: Case) -> None:
     broker, heard = case.broker(), Heard()
     broker.subscriber("news")(heard.add)

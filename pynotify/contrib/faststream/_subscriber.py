@@ -139,16 +139,18 @@ class Subscriber(SubscriberUsecase[RawMessage]):
         self._stopping.set()
         source, self._source = self._source, None
         tasks, self._tasks = self._tasks, []
-        if source is not None:
-            await source.drain()
-        await super().stop()
-        # A handler may have raised StopConsume: then this runs in one of the tasks.
-        others = [task for task in tasks if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        if source is not None:
-            await source.close()
+        try:
+            if source is not None:
+                await source.drain()
+            await super().stop()
+        finally:
+            # A handler may have raised StopConsume: then this runs in one of the tasks.
+            others = [task for task in tasks if task is not asyncio.current_task()]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            if source is not None:
+                await source.close()
 
     async def _work(self, source: Source) -> None:
         pause = _FIRST_PAUSE_S
