@@ -32,6 +32,23 @@ bool pn_channel_takes(const struct pn_topic_channel *ch, const struct pn_channel
            ((room->little || room->least) && has_little(ch, room, pn_bytes_cost(bytes)));
 }
 
+/* What it has is more than any part (look_at_share()), and there are no pages for a reserve. */
+bool pn_channel_waits_for_pages(const struct pn_segment *seg, const struct pn_topic *topic,
+                                const struct pn_topic_channel *ch, uint64_t bytes)
+{
+    const struct pn_arena *mem = &seg->topics.arena;
+    struct pn_arena_need need = {.bodies = 1, /* at the least */
+                                 .deliveries = topic->nchannels + 1U,
+                                 .spare = PN_ARENA_RESERVE,
+                                 .most = pn_topic_most_pages(topic)};
+    const uint64_t share =
+        need.most != 0 && need.most < mem->ctl->share ? need.most : mem->ctl->share;
+    const uint64_t one = bytes / PN_ARENA_PAGE + 8 + UINT64_C(2) * topic->nchannels; /* or less */
+    need.pages = share / 4;
+    return need.pages != 0 && ch->bytes > (need.pages + one) * PN_ARENA_PAGE &&
+           !pn_arena_may_locked(mem, (uint32_t) (topic - seg->topics.topic), &need);
+}
+
 /* Is there plenty, even if there are several channels that are not ephemeral?  Every publish asks,
  * and nearly always it is so: no channel is looked at. */
 static bool is_plenty(const struct pn_segment *seg, const struct pn_topic *topic,

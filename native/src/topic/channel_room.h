@@ -29,4 +29,8 @@ bool pn_channel_takes(const struct pn_topic_channel *ch, const struct pn_channel
 bool pn_rest_splits_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t bytes,
                            bool timed);
 
+/* Surely it does not take one of so many bytes, since pages are wanting; a quick look. */
+bool pn_channel_waits_for_pages(const struct pn_segment *seg, const struct pn_topic *topic,
+                                const struct pn_topic_channel *ch, uint64_t bytes);
+
 #endif

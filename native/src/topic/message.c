@@ -38,7 +38,7 @@
 #include "topic/settings.h"
 #include "topic/timedset.h"
 
-enum { PN_ARENA_RESERVE = 4, PN_DEAD_HEADERS = 8192 /* what a dead letter's headers are longer */ };
+enum { PN_DEAD_HEADERS = 8192 /* what a dead letter's headers are longer */ };
 
 int pn_message_check(const struct pn_segment *seg, size_t body_len, size_t headers_len)
 {

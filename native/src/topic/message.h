@@ -9,6 +9,9 @@
 #include "base/moment.h"
 #include "topic/area.h"
 
+/* Pages that publishers leave to operations that move what is there (message.c 4). */
+enum { PN_ARENA_RESERVE = 4 };
+
 /* What is to be staged. */
 struct pn_new_message {
     const void *body, *headers;

@@ -249,9 +249,11 @@ static bool refill_once(struct refill *r)
 void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
+    if (pn_topic_on_disk(topic) == 0)
+        return;
     struct refill r = {.seg = seg, .topic = topic, .now = pn_now_ns()};
     uint32_t before = topic->messages;
-    if (pn_topic_on_disk(topic) == 0 || is_stuck(&r) || pn_topic_use_files_locked(seg, topic) != 0)
+    if (is_stuck(&r) || pn_topic_use_files_locked(seg, topic) != 0)
         return;
     if (!may_take(&r)) {
         topic->refilling = 1;
@@ -297,11 +299,12 @@ void pn_topics_refill_locked(struct pn_segment *seg)
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t index = first + k < n ? first + k : first + k - n;
         struct pn_topic *topic = &seg->topics.topic[index];
-        const bool may = may_move(seg), was = topic->refilling != 0;
+        const bool was = topic->refilling != 0;
         if (pn_load_relaxed(&topic->state) != PN_RECORD_USED ||
             (!was && pn_topic_on_disk(topic) == 0 && pn_rest_records(topic) == 0 &&
              pn_topic_later(topic) == 0))
             continue;
+        const bool may = may_move(seg);
         if (topic->disk_staged == 0) { /* else a commit is on its way, which holds both copies */
             topic->refilling = 0;
             if (was)

@@ -481,9 +481,32 @@ static int refill_one(struct pn_segment *seg, struct pn_topic *topic, struct pn_
     return 1;
 }
 
+/* Nothing can be done for any of them: beside a channel that is not read each operation asks.  Not
+ * known of one channel alone, for which nothing is reserved, nor beside an ephemeral one, which
+ * makes room (channel_room.c). */
+static bool is_stuck(const struct pn_segment *seg, const struct pn_topic *topic)
+{
+    uint64_t first = UINT64_MAX;
+    if (topic->rest_buried != 0 || topic->nchannels < 2)
+        return false;
+    PN_EACH_CHANNEL_AS (seg, topic, ch) {
+        if (ch->ephemeral != 0)
+            return false;
+        if (!pn_rests(topic, ch))
+            continue;
+        if (!pn_channel_waits_for_pages(seg, topic, ch, ch->rest_stuck))
+            return false;
+        if (pn_rest_cursor_of(ch)->seq < first)
+            first = pn_rest_cursor_of(ch)->seq;
+    }
+    return first == pn_diskqueue_now(&topic->rest)->read_seq;
+}
+
 bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
+    if (is_stuck(seg, topic))
+        return false;
     const int64_t now = pn_now_ns();
     const uint32_t first = topic->nchannels == 0 ? 0 : seg->topics.rest_turn++ % topic->nchannels;
     uint32_t steps = 0;

@@ -144,6 +144,66 @@ static void test_the_least_is_half_of_what_is_free(void)
     close_scene();
 }
 
+/* For each channel and some lengths: how often the quick look says that it waits. */
+static unsigned check_quick_look(void)
+{
+    static const uint64_t lengths[] = {0, 1, 300, 3000, 20000, 100000};
+    struct pn_hold hold;
+    unsigned waits = 0;
+    CHECK_OK(pn_lock_topics(test_inside(), &hold, PN_LOCK_TIMEOUT_NS));
+    struct pn_segment *seg = test_inside();
+    struct pn_topic *t = pn_topic_resolve_locked(conn, topic);
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        const struct pn_channel_room room = pn_channel_room_locked(seg, t, lengths[i], i % 2, 0);
+        PN_EACH_CHANNEL_AS (seg, t, ch) {
+            const bool waiting = pn_channel_waits_for_pages(seg, t, ch, lengths[i]);
+            CHECK(!waiting || !pn_channel_takes(ch, &room, lengths[i]));
+            waits += waiting;
+        }
+    }
+    pn_lock_release(seg);
+    return waits;
+}
+
+static void finish_some(pn_consumer *consumer, int n)
+{
+    pn_message_out m;
+    for (int i = 0; i < n; i++) {
+        int rc = pn_consumer_get(consumer, 0, &m);
+        CHECK(rc >= 0 || rc == -EINTR);
+        if (rc == 1)
+            FINISH(conn, &m);
+    }
+}
+
+/* A channel that the quick look passes over has no room by the long one either, whatever there is
+ * in memory; and beside a channel that is not read it does pass over it. */
+static void test_what_waits_for_pages_does_not_take(void)
+{
+    static char body[20000];
+    unsigned waits = 0, seed = 1;
+    open_scene(2 << 20, 0, 2);
+    pn_consumer *a = consumer_of(conn, channel_of(conn, topic, "a"), 10);
+    pn_consumer *b = consumer_of(conn, channel_of(conn, topic, "b"), 10);
+    for (int i = 0; i < 10000; i++) {
+        const uint64_t most = i % 50 == 0 ? sizeof body : 2000;
+        const pn_message_in in = {.body = body, .body_len = 1 + (uint64_t) rand_r(&seed) % most};
+        uint64_t id;
+        if (i % 5000 < 3000)
+            CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+        finish_some(a, 2);
+        if (i % 5000 > 3500)
+            finish_some(b, 3);
+        waits += check_quick_look();
+    }
+
+    CHECK(waits > 1000);
+    CHECK_OK(pn_consumer_close(a));
+    CHECK_OK(pn_consumer_close(b));
+    CHECK_OK(pn_topic_delete(conn, topic));
+    close_scene();
+}
+
 int main(void)
 {
     data_dir_make();
@@ -152,5 +212,6 @@ int main(void)
     RUN(test_memory_is_kept_for_those_that_have_little);
     RUN(test_no_memory_is_kept_in_a_topic_with_one_channel);
     RUN(test_the_least_is_half_of_what_is_free);
+    RUN(test_what_waits_for_pages_does_not_take);
     return tests_done();
 }
