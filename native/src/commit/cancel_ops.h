@@ -21,8 +21,9 @@ int pn_cancel_ops_plan_locked(struct pn_txn *txn, size_t first, const struct pn_
                               bool prepare);
 void pn_cancel_op_undo_locked(const struct pn_conn *conn, struct pn_pending_op *op, bool prepare);
 
-/* The message is in more places than there are operations, or there is more to look at than one hold
- * of the lock does: without it groups get what operations they lack, and the commit begins again. */
+/* The message is in more places than there are operations, or there is more to look at than one
+ * hold of the lock does.  Without it groups get the operations that they lack, and the commit
+ * begins again. */
 enum { PN_CANCEL_AGAIN = -EOVERFLOW };
 int pn_cancel_ops_grow(struct pn_txn *txn);
 
