@@ -6,17 +6,18 @@
  *    are `again`.  Each ends one copy in memory, and buries one record, or does one of both, or
  *    nothing.  Its entry in the queue names them; so the redo of a commit ends these and no others,
  *    and looks for nothing.
- * 2. The call counts what the message has, and what it may come to have.  Which copies and records
- *    there are is known at the commit, under the lock, where nothing is allocated.  If they are
- *    more than the group can end (channels were made meanwhile), everything is taken back, the
- *    group grows, and the commit begins again.
+ * 2. The call counts the records that it finds; there is one operation at the least.  Which copies
+ *    and records there are is known at the commit, under the lock, where nothing is allocated.  If
+ *    they are more than the group can end, everything is taken back, the group grows, and the
+ *    commit begins again.
  * 3. A record that the call has found may have moved: to memory, or to the end of `rest` or of
  *    `later`.  So these are read on from where they ended when the call began to look.  A file that
  *    cannot be read is an error of the commit: it does not know then what to end.  One hold of the
  *    lock reads a part of it; then everything is taken back as well, and the commit begins again
  *    with what was found, and goes on reading behind that.
  * 4. prepare() keeps a PREPARED tombstone for each operation of a message that is in files, or may
- *    go there.  Its commit cannot fail: it ends what the group can, and what can be read.
+ *    go there: as many as the message can come to have records.  Its commit cannot fail: it ends
+ *    what the group can, and what can be read.
  */
 #include "commit/cancel_ops.h"
 
@@ -73,8 +74,8 @@ int pn_topic_txn_cancel(struct pn_txn *txn, pn_ref ref, uint64_t id)
             rc = -EAGAIN;
     } while (rc == -EAGAIN);
     d.on_disk = false;
-    while (rc >= 0 && found && txn->pending.nops - nops < d.places)
-        rc = add_op(txn, ref, id, &d, txn->pending.nops != nops);
+    if (rc >= 0 && found && txn->pending.nops == nops)
+        rc = add_op(txn, ref, id, &d, false);
     if (rc < 0)
         txn->pending.nops = nops;
     return rc < 0 ? rc : found;
@@ -92,6 +93,7 @@ struct plan {
     size_t n, more; /* so many more would be needed */
     int64_t now;
     bool prepare;
+    uint64_t *left; /* to be looked at in this hold of the lock */
 };
 
 static size_t group_length(const struct pn_pending *p, size_t first)
@@ -139,27 +141,41 @@ static int bury(const struct plan *plan, struct pn_pending_op *op, uint32_t kept
 }
 
 /* In as many holds as it takes; where others write without end the last of them is a long one. */
-static int look_since(const struct plan *plan, struct pn_deferred_since *since, uint64_t *seq,
-                      int64_t *due)
+static int look_since(const struct plan *plan, struct pn_deferred_since *since,
+                      struct pn_deferred *found)
 {
     struct pn_pending_op *op = plan->ops;
-    int rc;
-    do
-        rc = pn_deferred_since_locked(plan->txn->conn->seg, plan->topic, op->id, since, seq, due);
-    while (rc == -EAGAIN && (plan->txn->prepared || op->looks >= PN_MOST_LOOKS));
+    const bool whole = plan->txn->prepared || op->looks >= PN_MOST_LOOKS;
+    uint64_t all = UINT64_MAX;
+    const int rc = pn_deferred_since_locked(plan->txn->conn->seg, plan->topic, op->id, since,
+                                            whole ? &all : plan->left, found);
     op->looks += rc == -EAGAIN;
     return rc;
 }
 
-/* The record that the call has found, if it is there, or the next one that was written since. */
-static int find_record(const struct plan *plan, struct pn_pending_op *op,
-                       struct pn_deferred_since *since)
+/* Has one of the operations before it?  What is STAGED is not found again, what is PREPARED is. */
+static bool is_taken(const struct plan *plan, size_t before, uint64_t seq)
 {
-    struct pn_segment *seg = plan->txn->conn->seg;
+    for (size_t i = 0; i < before; i++)
+        if (plan->ops[i].tombstone != 0 && plan->ops[i].seq == seq)
+            return true;
+    return false;
+}
+
+/* The record that the call has found, if it is there, or the next one that was written since. */
+static int find_record(const struct plan *plan, size_t i, struct pn_deferred_since *since)
+{
+    const struct pn_segment *seg = plan->txn->conn->seg;
+    struct pn_pending_op *op = &plan->ops[i];
+    struct pn_deferred found = {.seq = op->seq, .due = op->due};
     int rc = 1;
-    if (!op->on_disk || op->due <= plan->now ||
+    if (!op->on_disk || op->due <= plan->now || is_taken(plan, i, op->seq) ||
         !pn_deferred_on_disk_locked(seg, plan->topic, op->seq))
-        rc = look_since(plan, since, &op->seq, &op->due);
+        do
+            rc = look_since(plan, since, &found);
+        while (rc == 1 && is_taken(plan, i, found.seq));
+    op->seq = found.seq;
+    op->due = found.due;
     op->on_disk = rc == 1;
     return rc;
 }
@@ -184,7 +200,7 @@ static int plan_records(const struct plan *plan, struct pn_deferred_since *since
         struct pn_pending_op *op = &plan->ops[i];
         const uint32_t kept = take_kept(plan, op);
         op->on_disk |= kept != 0;
-        rc = find_record(plan, op, since);
+        rc = find_record(plan, i, since);
         if (rc < 0 && !prepared)
             return rc;
         if (kept != 0 && rc != 1) /* it is in memory by now, or gone */
@@ -200,13 +216,12 @@ static int plan_records(const struct plan *plan, struct pn_deferred_since *since
 static int plan_files(struct plan *plan)
 {
     struct pn_deferred_since since = plan->ops[0].since;
-    uint64_t seq;
-    int64_t due;
+    struct pn_deferred found;
     int rc = plan_records(plan, &since);
     if (plan->txn->prepared)
         return 0;
-    while (rc == 1 && (rc = look_since(plan, &since, &seq, &due)) == 1)
-        plan->more++;
+    while (rc == 1 && (rc = look_since(plan, &since, &found)) == 1)
+        plan->more += !is_taken(plan, plan->n, found.seq);
     if (plan->more != 0)
         return 0;
     plan->ops[0].since = since;
@@ -214,14 +229,18 @@ static int plan_files(struct plan *plan)
 }
 
 /* It is in memory or in a file, from where copies may go to other files before the prepared
- * transaction commits. */
+ * transaction commits, as many as its topic has channels. */
 static int keep_places(struct plan *plan)
 {
     struct pn_conn *conn = plan->txn->conn;
+    const size_t most = plan->topic->nchannels > 1 ? plan->topic->nchannels + 1U : 1;
     bool anywhere = pn_deferred_in_memory_locked(conn->seg, plan->topic, plan->ops[0].id) != 0;
     for (size_t i = 0; i < plan->n; i++)
         anywhere |= plan->ops[i].tombstone != 0;
-    for (size_t i = 0; anywhere && pn_topic_may_spill(conn->seg, plan->topic) && i < plan->n; i++) {
+    if (!anywhere || !pn_topic_may_spill(conn->seg, plan->topic))
+        return 0;
+    plan->more = plan->n < most ? most - plan->n : 0;
+    for (size_t i = 0; plan->more == 0 && i < plan->n; i++) {
         struct pn_pending_op *op = &plan->ops[i];
         if (op->tombstone == 0)
             op->tombstone = pn_tombstone_make_locked(conn->seg, plan->topic, PN_TOMB_NOWHERE,
@@ -233,7 +252,7 @@ static int keep_places(struct plan *plan)
 }
 
 int pn_cancel_ops_plan_locked(struct pn_txn *txn, size_t first, const struct pn_moment *now,
-                              bool prepare)
+                              bool prepare, uint64_t *left)
 {
     pn_assert_held(txn->conn->seg);
     struct pn_pending_op *ops = &txn->pending.ops[first];
@@ -242,7 +261,8 @@ int pn_cancel_ops_plan_locked(struct pn_txn *txn, size_t first, const struct pn_
                         .ops = ops,
                         .n = group_length(&txn->pending, first),
                         .now = now->mono,
-                        .prepare = prepare};
+                        .prepare = prepare,
+                        .left = left};
     for (size_t i = 0; i < plan.n; i++)
         ops[i].message = 0;
     if (plan.topic == NULL) { /* it was deleted, and all of it with it */
@@ -253,7 +273,7 @@ int pn_cancel_ops_plan_locked(struct pn_txn *txn, size_t first, const struct pn_
     int rc = plan_files(&plan);
     if (rc == 0)
         plan_copies(&plan);
-    if (rc == 0 && prepare)
+    if (rc == 0 && prepare && plan.more == 0)
         rc = keep_places(&plan);
     ops->wants = (uint32_t) plan.more;
     if (rc == -EAGAIN || (rc == 0 && plan.more != 0 && !txn->prepared))
@@ -268,6 +288,24 @@ void pn_cancel_op_undo_locked(const struct pn_conn *conn, struct pn_pending_op *
     if (prepare ? pn_tombstone_is_prepared(conn->seg, op->tombstone, conn) : op->tombstone != 0)
         pn_tombstone_free_locked(conn->seg, op->tombstone);
     op->tombstone = op->message = 0;
+}
+
+struct pn_new_entry pn_cancel_op_entry(const struct pn_segment *seg, const struct pn_pending_op *op,
+                                       struct pn_ended *ended)
+{
+    struct pn_new_entry entry = {
+        .kind = PN_ENTRY_CANCEL, .channel_hash = op->message, .chan_seq = op->id};
+    if (op->tombstone != 0)
+        entry = (struct pn_new_entry) {
+            .kind = PN_ENTRY_BURY, .channel_hash = op->tombstone, .chan_seq = op->seq};
+    if (op->message == 0)
+        return entry;
+    const struct pn_delivery *d = pn_delivery_at(seg, pn_message_at(seg, op->message)->first);
+    *ended = (struct pn_ended) {
+        .id = op->id, .order = d->order, .message = op->message, .channel = d->channel};
+    entry.payload = ended;
+    entry.payload_len = sizeof *ended;
+    return entry;
 }
 
 /* ---- more of them ---------------------------------------------------------------------------- */

@@ -386,6 +386,7 @@ static void begin_staging(struct pn_pending *p)
 static int stage_all(struct staging *s)
 {
     struct pn_pending *p = &s->txn->pending;
+    uint64_t left = PN_LOOK_BYTES;
     int rc = 0;
     begin_staging(p);
     for (size_t i = 0; rc == 0 && i < p->nops; i++) {
@@ -395,7 +396,7 @@ static int stage_all(struct staging *s)
         else if (op->kind == PN_OP_ANSWER)
             rc = stage_answer(s, op);
         else if (!op->again)
-            rc = pn_cancel_ops_plan_locked(s->txn, i, &s->now, s->prepare);
+            rc = pn_cancel_ops_plan_locked(s->txn, i, &s->now, s->prepare, &left);
     }
     if (rc == 0)
         rc = write_gathered(s);
@@ -435,7 +436,7 @@ static void revive_all(struct staging *s)
         struct pn_pending_op *op = &p->ops[i];
         if (op->kind == PN_OP_CANCEL) {
             if (!op->again)
-                pn_cancel_ops_plan_locked(s->txn, i, &s->now, false);
+                pn_cancel_ops_plan_locked(s->txn, i, &s->now, false, NULL);
             continue;
         }
         if (op->message != 0 && !(is_prepared(s, op) && revive(s, op->message))) {
@@ -581,21 +582,16 @@ QueuePosition pn_topic_append_locked(struct pn_commit *c, QueuePosition pos)
     }
     for (size_t i = 0; i < p->nops; i++) {
         const struct pn_pending_op *op = &p->ops[i];
-        struct pn_new_entry entry = {
-            .kind = PN_ENTRY_CANCEL, .channel_hash = op->message, .chan_seq = op->id};
+        struct pn_ended ended;
+        struct pn_new_entry entry = {.kind = PN_ENTRY_CANCEL};
         if (op->kind == PN_OP_ANSWER)
             entry = (struct pn_new_entry) {.kind = PN_ENTRY_ANSWER,
                                            .channel_hash = op->delivery,
                                            .chan_seq = op->was,
                                            .payload = &op->redo,
                                            .payload_len = sizeof op->redo};
-        const struct pn_buried_too too = {.id = op->id, .message = op->message};
-        if (op->kind == PN_OP_CANCEL && op->tombstone != 0)
-            entry = (struct pn_new_entry) {.kind = PN_ENTRY_BURY,
-                                           .channel_hash = op->tombstone,
-                                           .chan_seq = op->seq,
-                                           .payload = op->message != 0 ? &too : NULL,
-                                           .payload_len = op->message != 0 ? sizeof too : 0};
+        if (op->kind == PN_OP_CANCEL)
+            entry = pn_cancel_op_entry(c->conn->seg, op, &ended);
         const struct pn_topic *spilled = spilled_by(c->conn->seg, op);
         if (spilled != NULL)
             entry = (struct pn_new_entry) {.kind = PN_ENTRY_SPILL,

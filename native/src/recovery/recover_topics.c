@@ -67,18 +67,24 @@ bool pn_topic_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
         return qe->channel_hash < seg->topics.max_topics && qe->payload_len == 0;
     if (pn_topics_ready(seg) && qe->kind == PN_ENTRY_BURY)
         return qe->channel_hash > 0 && qe->channel_hash <= PN_TOMBSTONES &&
-               (qe->payload_len == 0 || qe->payload_len == sizeof(struct pn_buried_too));
+               (qe->payload_len == 0 || qe->payload_len == sizeof(struct pn_ended));
     if (!pn_topics_ready(seg) || !pn_arena_inside(mem, qe->channel_hash))
         return false;
     if (qe->kind == PN_ENTRY_ANSWER)
         return qe->payload_len == sizeof(struct pn_answer_redo);
-    return (qe->kind == PN_ENTRY_PUBLISH || qe->kind == PN_ENTRY_CANCEL) && qe->payload_len == 0;
+    if (qe->kind == PN_ENTRY_CANCEL)
+        return qe->payload_len == sizeof(struct pn_ended);
+    return qe->kind == PN_ENTRY_PUBLISH && qe->payload_len == 0;
 }
 
-static void redo_cancel(struct pn_segment *seg, uint32_t ref, uint64_t id)
+static void redo_cancel(struct pn_segment *seg, const AsyncQueueEntry *qe)
 {
-    struct pn_message *m = pn_message_at(seg, ref);
-    if (m->id == id && pn_load_relaxed(&m->state) == PN_MSG_LIVE)
+    struct pn_ended ended;
+    memcpy(&ended, qe->data + qe->channel_len, sizeof ended);
+    struct pn_message *m = pn_message_at(seg, ended.message);
+    const struct pn_delivery *d = pn_delivery_at(seg, m->first);
+    if (m->id == ended.id && pn_load_relaxed(&m->state) == PN_MSG_LIVE &&
+        d->channel == ended.channel && d->order == ended.order)
         pn_store_release(&m->state, PN_MSG_FREE);
 }
 
@@ -99,16 +105,13 @@ int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe
         return 0;
     }
     if (qe->kind == PN_ENTRY_BURY) {
-        struct pn_buried_too too = {.message = 0};
         pn_tombstone_bury_locked(seg, qe->channel_hash, qe->chan_seq);
-        if (qe->payload_len == sizeof too)
-            memcpy(&too, qe->data + qe->channel_len, sizeof too);
-        if (too.message != 0)
-            redo_cancel(seg, too.message, too.id);
+        if (qe->payload_len != 0)
+            redo_cancel(seg, qe);
         return 0;
     }
     if (qe->kind == PN_ENTRY_CANCEL) {
-        redo_cancel(seg, qe->channel_hash, qe->chan_seq);
+        redo_cancel(seg, qe);
         PN_CRASH("topic-recover:cancel");
         return 0;
     }

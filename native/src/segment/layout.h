@@ -61,7 +61,7 @@
 #include <pynotify.h>
 
 #define PN_MAGIC           0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION  22U
+#define PN_LAYOUT_VERSION  23U
 #define PN_CACHE_LINE      64U
 #define PN_OS_PAGE         4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -345,9 +345,10 @@ enum pn_entry_kind {
     PN_ENTRY_PUBLISH = 3, /* channel_hash: first of a chain of STAGED messages; chan_seq: its id */
     PN_ENTRY_ANSWER = 4,  /* channel_hash: delivery; chan_seq: its state before; payload: struct
                           * pn_answer_redo */
-    PN_ENTRY_CANCEL = 5,  /* channel_hash: message; chan_seq: its id */
+    PN_ENTRY_CANCEL = 5,  /* channel_hash: message; chan_seq: its id; payload: struct pn_ended */
     PN_ENTRY_SPILL = 6,   /* channel_hash: topic; chan_seq: where its queue on disk ends now */
-    PN_ENTRY_BURY = 7     /* channel_hash: tombstone; chan_seq: of which record */
+    PN_ENTRY_BURY = 7     /* channel_hash: tombstone; chan_seq: of which record; payload: struct
+                          * pn_ended, or nothing */
 };
 
 /* What is done to a delivery in flight, at the commit of the transaction that answers it. */

@@ -290,10 +290,11 @@ struct pn_tombstone {
 };
 #define PN_TOMBSTONES 2048U
 
-/* Of an entry that buries, if some channels have that message in memory. */
-struct pn_buried_too {
-    uint64_t id;
-    uint32_t message, pad;
+/* A copy in memory that a cancel ends.  Its cell may hold another copy of that message by the time
+ * of the redo; the place of the first delivery in its channel is no other's. */
+struct pn_ended {
+    uint64_t id, order;
+    uint32_t message, channel;
 };
 
 enum pn_consumer_wait {

@@ -49,7 +49,7 @@
 #include "topic/timedset.h"
 #include "topic/tombstones.h"
 
-enum { PN_LOOK_BYTES = 1 << 20 };
+enum { PN_A_LOOK = PN_LOOK_BYTES / PN_TOPIC_STEPS }; /* what one counts at the least */
 
 /* ---- in memory ------------------------------------------------------------------------------- */
 
@@ -151,23 +151,23 @@ static bool is_of_a_channel(struct pn_segment *seg, struct pn_topic *topic, uint
     return false;
 }
 
-/* The next record of it in that queue which is deferred, *at on; -EAGAIN: one hold of the lock
- * looks at no more. */
+/* The next record of it in that queue which is deferred, *at on; -EAGAIN: *left is 0, so much as one
+ * hold of the lock looks at. */
 static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t id, uint64_t queue,
-                        struct pn_diskqueue_cursor *at, struct pn_deferred *d)
+                        struct pn_diskqueue_cursor *at, uint64_t *left, struct pn_deferred *d)
 {
     const int64_t now = pn_now_ns();
     struct pn_topic_on_disk m;
-    uint64_t bytes = 0;
     if (pn_diskqueue_depth(pn_topic_queue_of(topic, queue)) == 0)
         return 0;
-    for (uint32_t steps = 0; steps < PN_TOPIC_STEPS && bytes < PN_LOOK_BYTES; steps++) {
+    while (*left > 0) {
         int rc = queue == PN_REST_SEQ    ? pn_rest_look_locked(seg, topic, at, &m)
                  : queue == PN_LATER_SEQ ? pn_later_look_locked(seg, topic, at, &m)
                                          : pn_topic_disk_look_locked(seg, topic, at, &m);
         if (rc <= 0 && rc != -EAGAIN)
             return rc;
-        bytes += rc == 1 ? m.bytes : PN_LOOK_BYTES;
+        const uint64_t cost = rc != 1 ? PN_LOOK_BYTES : m.bytes > PN_A_LOOK ? m.bytes : PN_A_LOOK;
+        *left = *left > cost ? *left - cost : 0;
         if (rc != 1 || !m.there || m.m.id != id || !is_of_a_channel(seg, topic, queue, &m))
             continue;
         d->seq = m.seq;
@@ -181,17 +181,13 @@ static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t
 }
 
 int pn_deferred_since_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
-                             struct pn_deferred_since *since, uint64_t *seq, int64_t *due)
+                             struct pn_deferred_since *since, uint64_t *left,
+                             struct pn_deferred *found)
 {
     pn_assert_topics_held(seg);
-    struct pn_deferred d = {.begun = true};
-    int rc = find_on_disk(seg, topic, id, PN_REST_SEQ, &since->rest, &d);
+    int rc = find_on_disk(seg, topic, id, PN_REST_SEQ, &since->rest, left, found);
     if (rc == 0)
-        rc = find_on_disk(seg, topic, id, PN_LATER_SEQ, &since->later, &d);
-    if (rc != 1)
-        return rc;
-    *seq = d.seq;
-    *due = d.due;
+        rc = find_on_disk(seg, topic, id, PN_LATER_SEQ, &since->later, left, found);
     return rc;
 }
 
@@ -210,15 +206,16 @@ static bool is_at_hand(struct pn_segment *seg, struct pn_topic *topic, uint64_t 
 static int find_in_queues(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                           struct pn_deferred *d)
 {
-    int rc = find_on_disk(seg, topic, id, d->queue, &d->cursor, d);
+    uint64_t left = PN_LOOK_BYTES;
+    int rc = find_on_disk(seg, topic, id, d->queue, &d->cursor, &left, d);
     while (rc == 0 && d->queue != PN_LATER_SEQ) {
         if (d->queue == PN_REST_SEQ)
             pn_diskqueue_end(&topic->rest, false, &d->rest);
         d->queue = d->queue == 0 ? PN_REST_SEQ : PN_LATER_SEQ;
         d->cursor = (struct pn_diskqueue_cursor) {0};
-        rc = find_on_disk(seg, topic, id, d->queue, &d->cursor, d);
+        rc = find_on_disk(seg, topic, id, d->queue, &d->cursor, &left, d);
     }
-    return rc != 0 ? rc : find_on_disk(seg, topic, id, PN_REST_SEQ, &d->rest, d);
+    return rc != 0 ? rc : find_on_disk(seg, topic, id, PN_REST_SEQ, &d->rest, &left, d);
 }
 
 int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,

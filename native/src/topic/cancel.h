@@ -39,10 +39,13 @@ int pn_deferred_find_locked(struct pn_segment *seg, struct pn_topic *topic, uint
 uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id);
 void pn_deferred_copies_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                                int64_t now, void (*each)(void *arg, uint32_t ref), void *arg);
-/* The next record that was written since; *since is behind it then.  1; 0; -EAGAIN: *since is
- * further on, and one hold looks at no more; -errno. */
+/* The next record that was written since; *since is behind it then, and *found says which.  1; 0;
+ * -EAGAIN: *since is further on, and *left is 0, which begins as PN_LOOK_BYTES in a hold of the lock;
+ * -errno. */
+enum { PN_LOOK_BYTES = 1 << 20 };
 int pn_deferred_since_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
-                             struct pn_deferred_since *since, uint64_t *seq, int64_t *due);
+                             struct pn_deferred_since *since, uint64_t *left,
+                             struct pn_deferred *found);
 /* What a commit has found of it ends: a copy in memory, a record on disk, or both. */
 void pn_cancel_apply_locked(struct pn_segment *seg, uint64_t id, uint32_t message,
                             uint32_t tombstone, uint64_t seq);

@@ -79,8 +79,10 @@ uint64_t pn_rest_depth(const struct pn_segment *seg, const struct pn_topic *topi
         return 0;
     const uint64_t from = pn_rest_cursor_of(ch)->seq;
     const uint64_t to_all = from > topic->rest_given ? from : topic->rest_given;
-    return pn_diskqueue_now(&topic->rest)->write_seq - from - pn_rest_cursor_of(ch)->others -
-           pn_tombstones_from_locked(seg, topic, to_all | PN_REST_SEQ);
+    const uint64_t there = pn_diskqueue_now(&topic->rest)->write_seq - from,
+                   not_its = pn_rest_cursor_of(ch)->others +
+                             pn_tombstones_from_locked(seg, topic, to_all | PN_REST_SEQ);
+    return there > not_its ? there - not_its : 0; /* of damaged records it is not known whose */
 }
 
 bool pn_rest_is_named(const struct pn_segment *seg, const struct pn_topic *topic,

@@ -31,11 +31,14 @@ static uint32_t without_room(struct pn_segment *seg, uint32_t *ref,
 {
     uint32_t left = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const struct pn_topic_channel *ch = pn_topic_channel_at(seg, given[i].channel);
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, given[i].channel);
         const int64_t due = given[i].due > now ? given[i].due : 0;
-        if (*ref == 0 || pn_load_relaxed(&ch->rests) != 0 || !pn_channel_takes(ch, room, bytes) ||
-            !pn_message_restore_delivery_locked(seg, *ref, given[i].channel, due,
-                                                given[i].attempts))
+        if (*ref != 0 && pn_load_relaxed(&ch->rests) == 0 && pn_channel_takes(ch, room, bytes) &&
+            pn_message_restore_delivery_locked(seg, *ref, given[i].channel, due, given[i].attempts))
+            continue;
+        if (ch->ephemeral != 0)
+            ch->dropped++; /* it never rests */
+        else
             given[left++] = given[i];
     }
     if (*ref != 0 && pn_message_at(seg, *ref)->refs == 0) {
