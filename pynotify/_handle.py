@@ -65,10 +65,20 @@ NO_LOG = LatencyLog()
 class Handle(Port):
     """One backend slot: the C connection, and the mapping that it keeps."""
 
-    __slots__ = ("__weakref__", "application_name", "backend_id", "database", "mapping", "pid")
+    __slots__ = (
+        "__weakref__",
+        "application_name",
+        "backend_id",
+        "database",
+        "mapping",
+        "pid",
+        "segment",
+    )
 
-    def __init__(self, engine: Any, native: Any, database: str) -> None:
+    def __init__(self, engine: Any, native: Any, segment: str, database: str) -> None:
         self.native = native
+        #: Its name when this was connected; it may mean another one by now.
+        self.segment = segment
         #: The C engine, kept when the user closes the Engine; None after close().
         self.mapping = engine
         keep(self, native, engine)
@@ -110,7 +120,7 @@ class Handle(Port):
             if result >= 0:
                 if log.limit is not None:
                     check(lib.pn_conn_limit_log(out[0], log.limit))
-                return cls(engine(), adopt(out, lib.pn_conn_drop), database)
+                return cls(engine(), adopt(out, lib.pn_conn_drop), segment, database)
         except BaseException:
             lib.pn_conn_drop(out, CLOSED)
             raise
@@ -134,7 +144,7 @@ class Handle(Port):
 
         The segment is found by its mapping, since its name may mean another one by now.
         """
-        return Handle.claim(self.engine, "", database)
+        return Handle.claim(self.engine, self.segment, database)
 
     @property
     def closed(self) -> bool:

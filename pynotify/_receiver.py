@@ -15,7 +15,7 @@ import logging
 import time
 from collections import deque
 from threading import RLock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pynotify._batch import NotifyBatch
 from pynotify._ffi import again, ffi, lib
@@ -37,6 +37,16 @@ if TYPE_CHECKING:
 
     NotifyHandler = Callable[[Notify], object]
 
+    class Guard(Protocol):
+        """Has to know when the queue is read; called with the receiver's lock held."""
+
+        def reading(self) -> None:
+            """It is about to be."""
+
+        def read(self) -> None:
+            """What was read is where it belongs."""
+
+
 logger = logging.getLogger("pynotify")
 
 _NO_LIMIT = 1 << 62
@@ -54,6 +64,8 @@ class Receiver(Inlet):
         # Re-entrant, so that a signal handler of Python that interrupted a receiver does not hang.
         self.lock = RLock()
         self.inboxes = Inboxes()
+        #: Asked around each reading for all.
+        self.guards: tuple[Guard, ...] = ()
         self.backlog = self.inboxes.main.messages
         #: A thread is putting what it read where it belongs.
         self._dispatching = False
@@ -262,8 +274,10 @@ class Receiver(Inlet):
             if inboxes.blocking:
                 room = self._read_what_fits(limit, max_bytes)
             else:
-                self.reader.read_routed(inboxes.arrived, limit, max_bytes)
+                self._read_routed(limit, max_bytes)
                 inboxes.distribute()
+            for guard in self.guards:
+                guard.read()
         except BaseException:
             # Ctrl-C: what was read is not only ours.
             self.interrupted = True
@@ -287,7 +301,7 @@ class Receiver(Inlet):
         room = inboxes.room()
         while room != 0:
             count = min(limit or _NO_LIMIT, room or _NO_LIMIT)
-            messages = self.reader.read_routed(inboxes.arrived, count, max_bytes)
+            messages = self._read_routed(count, max_bytes)
             inboxes.distribute()
             room = inboxes.room()
             if len(messages) < count or len(messages) == limit:
@@ -297,9 +311,14 @@ class Receiver(Inlet):
             limit = limit and limit - len(messages)
         return room
 
+    def _read_routed(self, limit: int, max_bytes: int = 0) -> list[Notify | Gap]:
+        for guard in self.guards:
+            guard.reading()
+        return self.reader.read_routed(self.inboxes.arrived, limit, max_bytes)
+
     def _finish_reading(self) -> None:
         if self.reader.pending:
-            self.reader.read_routed(self.inboxes.arrived, 0)
+            self._read_routed(0)
         if self.inboxes.arrived:
             self.inboxes.distribute()
         self.interrupted = False

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import posix_ipc
 
+from pynotify._array_files import array_files, remove_array_files
 from pynotify._closing import ClosedByWith
 from pynotify._configured import configured
 from pynotify._ffi import again, ffi, lib
@@ -194,7 +195,7 @@ def _refuse(name: str, pids: list[int]) -> None:
 
 
 def _remove_orphans(name: str) -> None:
-    """Lock files of a segment whose name was removed by hand.
+    """Lock files and shared arrays of a segment whose name was removed by hand.
 
     Listed before the name is looked at once more: then they are not of one made since.
     """
@@ -202,6 +203,7 @@ def _remove_orphans(name: str) -> None:
     number = re.compile(re.escape(prefix) + r"[0-9a-f]{16}\.[0-9]+")
     with contextlib.suppress(FileNotFoundError):
         files = [entry for entry in os.listdir(_SHM_DIRECTORY) if number.fullmatch(entry)]
+        files += array_files(name)
         descriptor = _open_file(name)
         if descriptor is not None:
             descriptor.close()
@@ -360,6 +362,7 @@ def _remove(
             mapping.close()
         # Before the name is free: afterwards the files may be those of a new segment.
         check(lib.pn_remove_lock_files(name.encode()))
+        remove_array_files(name)
         with contextlib.suppress(posix_ipc.ExistentialError):
             posix_ipc.unlink_shared_memory(_shm_name(name))
     return True

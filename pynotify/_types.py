@@ -19,7 +19,8 @@ class Gap:
     * `reason`: "overflow" when a subscription had more than its `maxlen`, "evicted" when the
       queue was full and this the slowest listener (`on_full="drop-slowest"`), "damaged" when
       pages in `data_dir` could not be read back, "upstream connection lost" when the bridge to
-      PostgreSQL was away: then it is not known whether anything is missing at all
+      PostgreSQL was away: then it is not known whether anything is missing at all; "array gone"
+      in a PubSub when what a publisher had placed in shared memory is not there any more
     * `missed`: how many messages, None when that is not known
     """
 
@@ -33,6 +34,7 @@ class Gap:
     EVICTED: ClassVar[str] = "evicted"
     DAMAGED: ClassVar[str] = "damaged"
     UPSTREAM: ClassVar[str] = "upstream connection lost"
+    ARRAY: ClassVar[str] = "array gone"
 
     def grown(self, lost: int) -> Gap:
         """One more message, of `lost` bytes."""

@@ -23,6 +23,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pynotify.pubsub._arrays import ARRAY, decode
 from pynotify.pubsub._format import LAST, PART, PIECE, Malformed, Pieces, contents
 from pynotify.pubsub._parts import Part, Parts
 
@@ -176,7 +177,10 @@ class Assembler:
                 whole = data
             if whole is None:
                 return None
-            obj = contents(whole) if data else None
+            if whole[:1] == ARRAY:
+                obj: Any = decode(whole)
+            else:
+                obj = contents(whole) if data else None
         except Malformed as error:
             self._malformed += 1
             start = data[:_SHOWN]
@@ -188,6 +192,11 @@ class Assembler:
             return None
         self._received += 1
         return Arrived(obj)
+
+    def lose(self, channel: str, pid: int) -> None:
+        """What take() has returned last was a reference to an array that is gone."""
+        self._received -= 1
+        self._drop(f"on channel {channel!r} from process {pid}: the array is gone")
 
     def _is_too_large(self, size: int) -> bool:
         return size - 1 > self._max_object

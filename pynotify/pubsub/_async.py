@@ -12,10 +12,12 @@ from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._dispatch import Received, report
 from pynotify.pubsub._format import NOTHING
 from pynotify.pubsub._local import AsyncLocalTransport
+from pynotify.pubsub._shared import DEFAULT_SHARED
 from pynotify.pubsub._state import (
     DEFAULT_BOUND,
     State,
     delays,
+    no_array,
     report_failure,
     report_loss,
     transient,
@@ -53,8 +55,12 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         interval: float | None = None,
         max_object: int = DEFAULT_BOUND,
         max_pending: int = DEFAULT_BOUND,
+        max_shared: int = DEFAULT_SHARED,
     ) -> None:
         super().__init__(max_object=max_object, max_pending=max_pending)
+        if max_shared < 0:
+            raise ValueError(f"max_shared must not be negative, is {max_shared}")
+        self._max_shared = max_shared
         if interval is not None and not interval > 0:
             raise ValueError(f"interval must be more than 0 s, is {interval}")
         self._skip_self, self._raw = skip_self, raw
@@ -161,6 +167,7 @@ class AsyncPubSub(ClosedByAsyncWith, State):
             left = 0.0 if self._came else self._until_expiry(timeout)
             await transport.receive(left, self._came)
             self._take_in(transport.gone())
+            transport.taken_in()
         except ConnectionLost as error:
             await self._lose(transport, error)
         except InterfaceError:
@@ -236,8 +243,14 @@ class AsyncPubSub(ClosedByAsyncWith, State):
 
         transport: Transport
         if isinstance(connection, AsyncConnection):
-            transport = AsyncLocalTransport(connection, skip_self=self._skip_self, raw=self._raw)
+            transport = AsyncLocalTransport(
+                connection,
+                skip_self=self._skip_self,
+                raw=self._raw,
+                max_shared=self._max_shared,
+            )
             transport.awaited = self._awaiting()
+            self._attach = transport.attach
         elif _is_psycopg(connection):
             if self._raw:
                 raise ValueError("raw=True is for connections of pynotify: PostgreSQL sends text")
@@ -247,6 +260,7 @@ class AsyncPubSub(ClosedByAsyncWith, State):
                 cast("Any", connection), skip_self=self._skip_self, interval=self._interval
             )
             transport.unfinished = self._senders
+            self._attach = no_array
         else:
             raise TypeError(
                 "AsyncPubSub needs a pynotify.AsyncConnection or a psycopg.AsyncConnection, or a"

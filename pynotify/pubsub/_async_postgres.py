@@ -19,6 +19,7 @@ import psycopg
 from psycopg import generators, pq
 
 from pynotify.errors import ConnectionLost, ProgrammingError
+from pynotify.pubsub._arrays import portable
 from pynotify.pubsub._format import POSTGRES_LIMIT, segments
 from pynotify.pubsub._postgres import (
     BasePostgresTransport,
@@ -62,7 +63,7 @@ class AsyncPostgresTransport(BasePostgresTransport):
 
     async def send_object(self, channel: str, obj: Any) -> None:
         """Each of its segments in a transaction of its own."""
-        await self.send(channel, segments(obj, POSTGRES_LIMIT))
+        await self.send(channel, segments(portable(obj), POSTGRES_LIMIT))
 
     # ---- statements ------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ BYTES: Final = b"%"
 PIECE: Final = b"#"
 LAST: Final = b"$"
 #: Only between the processes of a segment (_parts.py).
-PART: Final = b"~"
+PART: Final = b"~"  # and `&` (_arrays.py)
 
 #: Bytes of one payload over PostgreSQL, where it must be shorter than 8000.
 POSTGRES_LIMIT: Final = 7999

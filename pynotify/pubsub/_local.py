@@ -4,7 +4,7 @@ All segments of an object are sent in one transaction, with dedup=False: equal o
 So they lie one after the other in the queue, and all of them are there or none.  An object that
 would take more than half of the queue goes in parts instead (_parts.py), but for one in a
 transaction of the caller's, or on a channel that a bridge sends on.  With raw=True the segments
-of others are parts, too.
+of others are parts, too.  Arrays stay beside the queue (_shared.py), or are parts as well.
 """
 
 from __future__ import annotations
@@ -15,13 +15,25 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pynotify._array_files import ArrayFiles
 from pynotify._encoding import encode_channel
-from pynotify._ffi import again, lib
+from pynotify._ffi import again, ffi, lib
 from pynotify._segments import backend_rows
+from pynotify._types import Notify
 from pynotify.errors import ConnectionLost, Error, QueueFull, SegmentUnlinked, check
+from pynotify.pubsub._arrays import (
+    checked,
+    describe,
+    inline,
+    is_array,
+    portable,
+    refer,
+    reference_size,
+)
 from pynotify.pubsub._assembly import LIFETIME
 from pynotify.pubsub._format import NOTHING, POSTGRES_LIMIT, container, cut, is_plain
 from pynotify.pubsub._parts import Flow, Room
+from pynotify.pubsub._shared import SHARED_FROM, Arena, Guard, Queue, remove_orphans
 from pynotify.pubsub._strands import AsyncStrands, Strands
 
 if TYPE_CHECKING:
@@ -31,7 +43,9 @@ if TYPE_CHECKING:
     from pynotify._async_connection import AsyncConnection
     from pynotify._connection import Connection
     from pynotify._handle import Handle
+    from pynotify.pubsub._arrays import Array, Reference
     from pynotify.pubsub._parts import Outgoing
+    from pynotify.pubsub._shared import Block
 
 
 def _goes_upstream(handle: Handle, channel: str) -> bool:
@@ -119,6 +133,66 @@ class _Sending:
         return cut(self._whole, min(limit, POSTGRES_LIMIT) if upstream else limit)
 
 
+def _queue(handle: Handle) -> Queue:
+    """What arenas want to know; the dead are reaped first."""
+    handle.check_usable()
+    stat, commit = ffi.new("pn_stat *"), ffi.new("uint64_t *")
+    handle.call_engine(lib.pn_engine_stat, stat, ffi.NULL, 0)
+    handle.call_engine(lib.pn_commit_seq, commit)
+    return Queue(int(stat.head), int(stat.tail), int(commit[0]))
+
+
+class _Arrays:
+    """The arrays that one PubSub sends and receives beside the queue."""
+
+    def __init__(self, handle: Handle, room: Room, limit: int) -> None:
+        self._handle, self._room = handle, room
+        created = int(lib.pn_engine_created_ns(handle.engine()))
+        self._files = ArrayFiles(handle.segment, created)
+        self._queue = partial(_queue, handle)
+        self._limit = limit
+        self.guard = Guard(self._files)
+        self.arena = Arena(self._files, limit, self._queue)
+        #: Of arenas without an owner: the queue as it was when they were first seen.
+        self._orphans: dict[int, Queue] = {}
+        self._commit = 0
+
+    def place(self, array: Array) -> tuple[Block, bytes] | None:
+        """The payload that refers to the array.  None: it is to go through the queue.
+
+        May be repeated.
+        """
+        if not SHARED_FROM <= array.nbytes <= self._limit:
+            return None
+        description = describe(array)
+        if reference_size(description) > self._room.limit:
+            return None
+        placed = self.arena.place(array)
+        return None if placed is None else (placed[0], refer(placed[1], description))
+
+    def came(self, came: deque[Any]) -> int:
+        """The last commit of which something has come."""
+        for message in reversed(came):
+            if isinstance(message, Notify):
+                self._commit = message.seq
+                break
+        return self._commit
+
+    def remove_orphans(self) -> None:
+        """Look for blocks that their owners have left.  May be repeated."""
+        remove_orphans(self._files, self._queue, self._orphans)
+
+    def prepare_to_close(self) -> None:
+        """What needs the connection.  May be repeated."""
+        self.arena.prepare_to_close()
+        self.remove_orphans()
+
+    def close(self) -> None:
+        """Hold nothing but the arrays that live."""
+        self.arena.close()
+        self.guard.close()
+
+
 def lost(error: SegmentUnlinked) -> ConnectionLost:
     """A `ConnectionLost` for an unlinked segment."""
     return ConnectionLost(
@@ -138,17 +212,22 @@ class LocalTransport:
     #: A send() that raises `ConnectionLost` has sent nothing.
     all_or_nothing = True
 
-    def __init__(self, connection: Connection, *, skip_self: bool, raw: bool) -> None:
+    def __init__(
+        self, connection: Connection, *, skip_self: bool, raw: bool, max_shared: int
+    ) -> None:
         self._connection = connection
         self._raw = raw
         self._link = connection.link
         self._room = Room(self._link.handle)
+        self._arrays = _Arrays(self._link.handle, self._room, max_shared)
+        self.attach: Callable[[Reference], Any] = self._arrays.guard.attach
+        self._commit = 0
         #: The senders of objects in parts that have not ended, and their pids.
         self.awaited: Callable[[], dict[Hashable, int]] = dict
         self._awaited = _Awaited()
         self._gone: set[Hashable] = set()
         try:
-            self._strands = Strands(self._link, skip_self=skip_self)
+            self._strands = Strands(self._link, self._arrays.guard, skip_self=skip_self)
         except SegmentUnlinked as error:
             raise lost(error) from error
 
@@ -179,17 +258,36 @@ class LocalTransport:
     def send_object(self, channel: str, obj: Any) -> None:
         """Send the object whole or not at all."""
         try:
-            self._send(channel, NOTHING if obj is NOTHING else container(obj))
+            if is_array(obj):
+                self._send_array(channel, checked(obj))
+            else:
+                whole = NOTHING if obj is NOTHING else container(obj)
+                self._send(channel, whole, raw=self._raw)
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    def _send(self, channel: str, whole: Any) -> None:
-        sending = _Sending(self._room, whole, raw=self._raw)
+    def _send(self, channel: str, whole: Any, *, raw: bool) -> None:
+        sending = _Sending(self._room, whole, raw=raw)
         upstream = sending.asks_for_upstream and _goes_upstream(self._link.handle, channel)
         if sending.fits or upstream or self._link.transactions.current() is not None:
             self._connection.notify_many(channel, sending.together(upstream), dedup=False)
         else:
             self._send_parts(channel, self._room.outgoing(whole))
+
+    def _send_array(self, channel: str, array: Array) -> None:
+        if _goes_upstream(self._link.handle, channel):
+            self._send(channel, container(portable(array)), raw=False)
+            return
+        transaction = self._link.transactions.current()
+        placed = self._arrays.place(array)
+        if placed is None:
+            self._send(channel, inline(array), raw=True)
+            return
+        block, payload = placed
+        try:
+            self._connection.notify_many(channel, [payload], dedup=False)
+        finally:
+            self._arrays.arena.sent(block, transaction)
 
     def _send_parts(self, channel: str, outgoing: Outgoing) -> None:
         connection, flow = self._connection, Flow(self._room.timeout)
@@ -223,11 +321,18 @@ class LocalTransport:
         awaited = self.awaited()
         try:
             self._strands.take(self._awaited.bound(timeout, awaited), came)
+            self._commit = self._arrays.came(came)
+            if self._arrays.guard.orphaned:
+                self._arrays.remove_orphans()
             self._gone = set()
             if self._awaited.is_due(came, awaited):
                 self._gone = self._awaited.gone(awaited, _living(self._link.handle))
         except SegmentUnlinked as error:
             raise lost(error) from error
+
+    def taken_in(self) -> None:
+        """What receive() has appended was looked at."""
+        self._strands.taken_in(self._commit)
 
     def gone(self) -> set[Hashable]:
         """Senders that send nothing any more."""
@@ -247,6 +352,9 @@ class LocalTransport:
         if not self._connection.closed:
             with contextlib.suppress(SegmentUnlinked):
                 self._strands.close()
+            with contextlib.suppress(Error, OSError):
+                self._arrays.prepare_to_close()
+        self._arrays.close()
         if with_connection:
             self._connection.close()
 
@@ -258,16 +366,21 @@ class AsyncLocalTransport:
     lifetime = LIFETIME
     expires = staticmethod(_is_foreign)
 
-    def __init__(self, connection: AsyncConnection, *, skip_self: bool, raw: bool) -> None:
+    def __init__(
+        self, connection: AsyncConnection, *, skip_self: bool, raw: bool, max_shared: int
+    ) -> None:
         self._connection = connection
         self._raw = raw
         self._link = connection.link
         self._room = Room(self._link.handle)
+        self._arrays = _Arrays(self._link.handle, self._room, max_shared)
+        self.attach: Callable[[Reference], Any] = self._arrays.guard.attach
+        self._commit = 0
         #: The senders of objects in parts that have not ended, and their pids.
         self.awaited: Callable[[], dict[Hashable, int]] = dict
         self._awaited = _Awaited()
         self._gone: set[Hashable] = set()
-        self._strands = AsyncStrands(self._link, skip_self=skip_self)
+        self._strands = AsyncStrands(self._link, self._arrays.guard, skip_self=skip_self)
 
     @property
     def usable(self) -> bool:
@@ -298,12 +411,16 @@ class AsyncLocalTransport:
     async def send_object(self, channel: str, obj: Any) -> None:
         """Send the object whole or not at all."""
         try:
-            await self._send(channel, NOTHING if obj is NOTHING else container(obj))
+            if is_array(obj):
+                await self._send_array(channel, checked(obj))
+            else:
+                whole = NOTHING if obj is NOTHING else container(obj)
+                await self._send(channel, whole, raw=self._raw)
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    async def _send(self, channel: str, whole: Any) -> None:
-        sending = _Sending(self._room, whole, raw=self._raw)
+    async def _send(self, channel: str, whole: Any, *, raw: bool) -> None:
+        sending = _Sending(self._room, whole, raw=raw)
         upstream = False
         if sending.asks_for_upstream:
             find = partial(_goes_upstream, self._link.handle, channel)
@@ -313,6 +430,22 @@ class AsyncLocalTransport:
             await self._connection.notify_many(channel, payloads, dedup=False)
         else:
             await self._send_parts(channel, self._room.outgoing(whole))
+
+    async def _send_array(self, channel: str, array: Array) -> None:
+        link = self._link
+        if await link.off_loop.retry(partial(_goes_upstream, link.handle, channel)):
+            await self._send(channel, container(portable(array)), raw=False)
+            return
+        transaction = link.transactions.current()
+        placed = await link.off_loop.retry(partial(self._arrays.place, array))
+        if placed is None:
+            await self._send(channel, inline(array), raw=True)
+            return
+        block, payload = placed
+        try:
+            await self._connection.notify_many(channel, [payload], dedup=False)
+        finally:
+            self._arrays.arena.sent(block, transaction)
 
     async def _send_parts(self, channel: str, outgoing: Outgoing) -> None:
         connection, flow = self._connection, Flow(self._room.timeout)
@@ -339,12 +472,19 @@ class AsyncLocalTransport:
         try:
             bound = self._awaited.bound(timeout, awaited)
             await self._strands.take(bound, came)
+            self._commit = self._arrays.came(came)
+            if self._arrays.guard.orphaned:
+                await self._link.off_loop.retry(self._arrays.remove_orphans)
             self._gone = set()
             if self._awaited.is_due(came, awaited):
                 living = await self._link.off_loop.retry(partial(_living, self._link.handle))
                 self._gone = self._awaited.gone(awaited, living)
         except SegmentUnlinked as error:
             raise lost(error) from error
+
+    def taken_in(self) -> None:
+        """What receive() has appended was looked at."""
+        self._strands.taken_in(self._commit)
 
     def gone(self) -> set[Hashable]:
         """Senders that send nothing any more."""
@@ -358,5 +498,8 @@ class AsyncLocalTransport:
         if not self._connection.closed:
             with contextlib.suppress(SegmentUnlinked):
                 await self._strands.close()
+            with contextlib.suppress(Error, OSError):
+                await self._link.off_loop.retry(self._arrays.prepare_to_close)
+        self._arrays.close()
         if with_connection:
             await self._connection.close()

@@ -34,6 +34,7 @@ from pynotify.errors import (
     InvalidChannelName,
     ProgrammingError,
 )
+from pynotify.pubsub._arrays import portable
 from pynotify.pubsub._assembly import LIFETIME, Segment
 from pynotify.pubsub._format import POSTGRES_LIMIT, segments
 
@@ -247,6 +248,9 @@ class BasePostgresTransport:
         values = (result.get_value(row, 0) for row in range(result.ntuples))
         self._gone |= asked - {int(value) for value in values if value is not None}
 
+    def taken_in(self) -> None:
+        """Do nothing: what was received is with the PubSub."""
+
     def gone(self) -> set[Hashable]:
         """Senders whose backends have ended since they were last asked after.
 
@@ -300,7 +304,7 @@ class PostgresTransport(BasePostgresTransport):
 
     def send_object(self, channel: str, obj: Any) -> None:
         """Each of its segments in a transaction of its own."""
-        self.send(channel, segments(obj, POSTGRES_LIMIT))
+        self.send(channel, segments(portable(obj), POSTGRES_LIMIT))
 
     # ---- statements ------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynotify._types import Gap, Notify
 from pynotify.errors import ConnectionLost, InterfaceError, OperationalError
+from pynotify.pubsub._arrays import Reference
 from pynotify.pubsub._assembly import Assembler, Segment
 from pynotify.pubsub._dispatch import Handlers, Received
 
@@ -43,6 +44,8 @@ class State:
         self._came: deque[Notify | Gap | Segment] = deque()
         #: What has come and was not handed out yet.
         self._ready: deque[Received] = deque()
+        #: What finds the array of a reference; None: it is gone.
+        self._attach: Callable[[Reference], Any] = no_array
         #: Those subscribed to, in order.
         self._channels: dict[str, None] = {}
         self._closed = False
@@ -143,7 +146,14 @@ class State:
         arrived = self._assembler.take(message)
         if arrived is None:
             return None
-        return Received(message.channel, arrived.obj, message.pid)
+        obj = arrived.obj
+        if isinstance(obj, Reference):
+            obj = self._attach(obj)
+            if obj is None:
+                self._assembler.lose(message.channel, message.pid)
+                gap = Gap(arrived.obj.layout.size, Gap.ARRAY, 1, of_channel=message.channel)
+                return Received(None, gap, None)
+        return Received(message.channel, obj, message.pid)
 
     def _until_expiry(self, left: float | None) -> float | None:
         """How long to wait at most: `left` is the caller's time, None without limit."""
@@ -176,6 +186,10 @@ class State:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._ready)} ready"
         return f"<pynotify.{type(self).__name__} of {', '.join(self._channels)} ({state})>"
+
+
+def no_array(reference: Reference) -> None:
+    """Where no shared memory reaches."""
 
 
 def report_loss(error: ConnectionLost) -> None:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections import deque
 
     from pynotify._link import TaskLink, ThreadLink
+    from pynotify._receiver import Receiver
     from pynotify._types import Gap
+    from pynotify.pubsub._shared import Guard
 
 
 def _without_limit(skip_backend: int | None) -> Inbox:
@@ -31,14 +33,17 @@ def _without_limit(skip_backend: int | None) -> Inbox:
 class _PartStream(Inbox):
     """The part of `root` that is one channel's."""
 
-    def __init__(self, root: Inbox, skip_backend: int | None) -> None:
+    def __init__(self, root: Inbox, skip_backend: int | None, guard: Guard) -> None:
         super().__init__(None, "drop-oldest", skip_backend)
         self.messages = root.messages
         self.waiters = root.waiters
+        self._guard = guard
 
     def put(self, message: Notify | Gap) -> None:
         if isinstance(message, Notify):  # a gap is the root's, or it would come once a channel
             super().put(message)
+            if self._latest is message:
+                self._guard.pending = True
 
     def close(self) -> None:
         """The other channels, and the callers that wait for them, stay."""
@@ -57,16 +62,34 @@ def _move(messages: deque[Any], came: deque[Any]) -> None:
         came.extend(starmap(messages.popleft, repeat(())))
 
 
+def _watch(receiver: Receiver, guard: Guard) -> None:
+    with receiver.lock:
+        receiver.guards += (guard,)
+
+
+def _unwatch(receiver: Receiver, guard: Guard) -> None:
+    with receiver.lock:
+        receiver.guards = tuple(other for other in receiver.guards if other is not guard)
+        guard.close()
+
+
+def _taken_in(receiver: Receiver, inbox: Inbox, guard: Guard, commit: int) -> None:
+    if guard.pending:
+        with receiver.lock:
+            if not inbox.messages:
+                guard.taken_in(commit)
+
+
 class _MergedStreams:
     """The strands by channel."""
 
-    def __init__(self, root: Inbox, skip_backend: int | None) -> None:
-        self._root = root
+    def __init__(self, root: Inbox, skip_backend: int | None, guard: Guard) -> None:
+        self._root, self._guard = root, guard
         self._skip_backend = skip_backend
         self.strands: dict[str, _PartStream] = {}
 
     def strand(self) -> _PartStream:
-        return _PartStream(self._root, self._skip_backend)
+        return _PartStream(self._root, self._skip_backend, self._guard)
 
     def close(self) -> None:
         for strand in self.strands.values():
@@ -76,11 +99,14 @@ class _MergedStreams:
 class Strands(Subscription):
     """For threads.  It listens to nothing yet."""
 
-    def __init__(self, link: ThreadLink, *, skip_self: bool) -> None:
+    def __init__(self, link: ThreadLink, guard: Guard, *, skip_self: bool) -> None:
         self._link, self._receiver = link, link.receiver
         self._closed = False
         self._inbox = _without_limit(None)
-        self._merged = _MergedStreams(self._inbox, link.handle.backend_id if skip_self else None)
+        skipped = link.handle.backend_id if skip_self else None
+        self._merged = _MergedStreams(self._inbox, skipped, guard)
+        _watch(self._receiver, guard)
+        self._guard = guard
         self._receiver.subscribe(self._inbox, ())
 
     @property
@@ -123,10 +149,15 @@ class Strands(Subscription):
             with self._receiver.lock:
                 _move(self._inbox.messages, came)
 
+    def taken_in(self, commit: int) -> None:
+        """What take() has appended was looked at; the last of it is of that commit."""
+        _taken_in(self._receiver, self._inbox, self._guard, commit)
+
     def close(self) -> None:
         """Stop listening."""
         self._merged.close()
         super().close()
+        _unwatch(self._receiver, self._guard)
 
     def __del__(self) -> None:
         merged: _MergedStreams | None = getattr(self, "_merged", None)
@@ -138,11 +169,14 @@ class Strands(Subscription):
 class AsyncStrands(AsyncSubscription):
     """For tasks.  It listens to nothing yet."""
 
-    def __init__(self, link: TaskLink, *, skip_self: bool) -> None:
+    def __init__(self, link: TaskLink, guard: Guard, *, skip_self: bool) -> None:
         self._link, self._receiver = link, link.receiver
         self._opened = self._closed = False
         self._inbox = _without_limit(None)
-        self._merged = _MergedStreams(self._inbox, link.handle.backend_id if skip_self else None)
+        skipped = link.handle.backend_id if skip_self else None
+        self._merged = _MergedStreams(self._inbox, skipped, guard)
+        _watch(self._receiver, guard)
+        self._guard = guard
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -194,10 +228,15 @@ class AsyncStrands(AsyncSubscription):
             came += (first,)  # no call: Ctrl-C cannot come before it
             _move(self._inbox.messages, came)
 
+    def taken_in(self, commit: int) -> None:
+        """What take() has appended was looked at; the last of it is of that commit."""
+        _taken_in(self._receiver, self._inbox, self._guard, commit)
+
     async def close(self) -> None:
         """Stop listening."""
         self._merged.close()
         await super().close()
+        _unwatch(self._receiver, self._guard)
 
     def __del__(self) -> None:
         merged: _MergedStreams | None = getattr(self, "_merged", None)

@@ -13,10 +13,12 @@ from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._dispatch import Received, report
 from pynotify.pubsub._format import NOTHING
 from pynotify.pubsub._local import LocalTransport
+from pynotify.pubsub._shared import DEFAULT_SHARED
 from pynotify.pubsub._state import (
     DEFAULT_BOUND,
     State,
     delays,
+    no_array,
     report_failure,
     report_loss,
     transient,
@@ -60,8 +62,12 @@ class PubSub(ClosedByWith, State):
         interval: float | None = None,
         max_object: int = DEFAULT_BOUND,
         max_pending: int = DEFAULT_BOUND,
+        max_shared: int = DEFAULT_SHARED,
     ) -> None:
         super().__init__(max_object=max_object, max_pending=max_pending)
+        if max_shared < 0:
+            raise ValueError(f"max_shared must not be negative, is {max_shared}")
+        self._max_shared = max_shared
         if interval is not None and not interval > 0:
             raise ValueError(f"interval must be more than 0 s, is {interval}")
         self._skip_self, self._raw = skip_self, raw
@@ -79,8 +85,14 @@ class PubSub(ClosedByWith, State):
     def _over(self, connection: AnyConnection) -> Transport:
         transport: Transport
         if isinstance(connection, Connection):
-            transport = LocalTransport(connection, skip_self=self._skip_self, raw=self._raw)
+            transport = LocalTransport(
+                connection,
+                skip_self=self._skip_self,
+                raw=self._raw,
+                max_shared=self._max_shared,
+            )
             transport.awaited = self._awaiting()
+            self._attach = transport.attach
         elif _is_psycopg(connection):
             if self._raw:
                 raise ValueError("raw=True is for connections of pynotify: PostgreSQL sends text")
@@ -90,6 +102,7 @@ class PubSub(ClosedByWith, State):
                 connection, skip_self=self._skip_self, interval=self._interval
             )
             transport.unfinished = self._senders
+            self._attach = no_array
         else:
             raise TypeError(
                 "PubSub needs a pynotify.Connection or a psycopg.Connection, or a function that"
@@ -203,6 +216,7 @@ class PubSub(ClosedByWith, State):
             left = 0.0 if self._came else self._until_expiry(timeout)
             transport.receive(left, self._came)
             self._take_in(transport.gone())
+            transport.taken_in()
         except ConnectionLost as error:
             self._lose(transport, error)
         except InterfaceError:

@@ -1,0 +1,755 @@
+"""Arrays beside the queue: written once into shared memory, read there by every listener.
+
+THE MODEL
+
+ 1. A block is a file in /dev/shm: 64 bytes of head, and an array.  The blocks of one PubSub are its
+    arena; it makes them as it needs them and uses them again, since making one of 1 MB costs as
+    much as filling it ten times.  What goes through the queue is a reference (_arrays.py).
+
+        written by          what
+        the arena's owner   the head (the block's generation) and the array, nothing else
+        readers             nothing: they map a block read-only
+
+    All else that processes know of one another are locks (OFD) on bytes of one file of the segment,
+    which the kernel drops when their holder dies:
+
+        a << 32             exclusive, by the owner of arena a as long as it lives
+        a << 32 | n         shared, by each reader that has an array in block n; exclusive, by the
+                            owner while nothing refers to the block, and while it writes
+        2^62 + s, and up    shared, by a reader that may have read references of commits from s on
+                            which it has not looked at yet (5)
+
+ 2. A block may be written to again when no listener will come with a reference to it.  The owner
+    knows that when, in this order,
+      a. the queue's tail has passed a position that was the head after the commit: whichever
+         listener had to read the reference has read it, or is gone, or has lost its place;
+      b. the byte 2^62 + s is free, where s is not before that commit: no reader has it in hand;
+      c. it gets the exclusive lock on the block: no array of it is left.
+    A reader does the reverse: locks 2^62 + s, reads the queue, locks the block, unlocks 2^62 + s.
+    So at (a) its lock on 2^62 + s is there already, and at (b) that on the block.
+ 3. A reference has the block's generation, which the owner changes under the exclusive lock before
+    it writes.  A reader looks at it under its shared lock.  If it is another, or the file or the
+    lock is not to be had, the array is gone and the reader gets a `Gap`: never another array.
+    That cannot happen to a reader of (2).  It can to one that had no descriptor for the file of
+    locks, or had begun to read before there was one; and when files were removed by hand.
+ 4. A SIGKILL.  Of a reader: its locks are gone.  Of the owner, anywhere: the lock on its arena is
+    gone, so its blocks are orphans.  Those that nothing refers to were locked or were never told
+    of, and readers of the others still find them.  Orphans are removed by the next PubSub that
+    makes an arena, is closed, or lets go of an array of theirs, when (2) holds for them with the
+    first head and commit that it saw; by unlink() in any case.  A block that was made in part is
+    an orphan like the others.
+ 5. Reading.  Any thread may read for all subscriptions of a connection; so the receiver asks the
+    guard of each PubSub before it reads.  It goes on until the PubSub has taken everything in.
+    The file of locks is made by the first arena.  Before, a reader has nothing to lock.
+ 6. A transaction's references count as committed when it has ended, in whatever way.
+ 7. A fork.  Locks belong to open files, which a child shares.  Where arrays are held, the parent
+    opens another file before the fork and locks their blocks once more; the child goes on with
+    that.  An owner's file is closed in the child, and never unlocked there.
+ 8. Descriptors: one for each arena, one for each PubSub that receives arrays, none for an array.
+
+Rejected: a block for each message, since its pages are faulted in anew by every process; counting
+readers in the block, which the dead do not leave; flock() of each block, a descriptor each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import struct
+import threading
+import weakref
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pynotify._process import reset_after_fork
+from pynotify.pubsub._arrays import Place, order_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pynotify._array_files import ArrayFiles
+    from pynotify._transaction import OpenTransaction
+    from pynotify.pubsub._arrays import Array, Layout, Reference
+
+logger = logging.getLogger("pynotify")
+
+#: Bytes from which on an array is shared.  Below, two system calls cost more than copying it.
+SHARED_FROM: Final = 64 << 10
+DEFAULT_SHARED: Final = 256 << 20
+
+_HEAD: Final = 64
+_PAGE: Final = 4096
+_GENERATION = struct.Struct("<Q")
+_FLOCK = struct.Struct("@hhqqi4x")
+_READING: Final = 1 << 62
+_ARENA_BITS: Final = 30
+#: Mappings of blocks that a reader keeps for the next array in the same block.
+_KEPT: Final = 16
+
+
+class Queue(NamedTuple):
+    """Of the queue: its head and tail, and then the number of the last commit."""
+
+    head: int
+    tail: int
+    commit: int
+
+
+def _block_byte(arena: int, number: int) -> int:
+    return arena << 32 | number
+
+
+class LockFile:
+    """The file of locks, opened once more: its locks are this object's."""
+
+    __slots__ = ("__weakref__", "fd", "inode")
+
+    def __init__(self, path: str, *, create: bool = False) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+        self.fd = os.open(path, flags, 0o600)
+        self.inode = os.fstat(self.fd).st_ino
+
+    def _lock(self, kind: int, at: int, length: int) -> bool:
+        if self.fd < 0:
+            return False
+        try:
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, 0, at, length, 0))
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def share(self, at: int, length: int = 1) -> bool:
+        """Lock bytes as others may, too; length 0: up to the end.  False: one has them alone."""
+        return self._lock(fcntl.F_RDLCK, at, length)
+
+    def own(self, at: int) -> bool:
+        """Lock a byte alone.  False: another has it."""
+        return self._lock(fcntl.F_WRLCK, at, 1)
+
+    def drop(self, at: int, length: int = 1) -> None:
+        """Unlock."""
+        self._lock(fcntl.F_UNLCK, at, length)
+
+    def is_free(self, at: int) -> bool:
+        """Whether no other has a lock on the byte."""
+        found = fcntl.fcntl(self.fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
+        return bool(_FLOCK.unpack(found)[0] == fcntl.F_UNLCK)
+
+    def close(self) -> None:
+        """Drop all locks.  Closing twice is allowed."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
+
+
+# ---- mappings ------------------------------------------------------------------------------------
+
+
+class _Memory:
+    """mmap() itself: that of the standard library keeps a descriptor for each mapping."""
+
+    def __init__(self) -> None:
+        import ctypes  # noqa: PLC0415
+
+        library = ctypes.CDLL(None, use_errno=True)
+        self._errno = ctypes.get_errno
+        self._failed = ctypes.c_void_p(-1).value
+        self._map, self._unmap = library.mmap, library.munmap
+        self._map.restype = ctypes.c_void_p
+        self._map.argtypes = (
+            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
+            ctypes.c_long,
+        )
+        self._unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+    def map(self, fd: int, length: int, *, writable: bool) -> int:
+        """The address of a shared mapping."""
+        protection = 3 if writable else 1
+        address = self._map(None, length, protection, 1, fd, 0)
+        if address == self._failed or address is None:
+            number = self._errno()
+            raise OSError(number, os.strerror(number))
+        return int(address)
+
+    def unmap(self, address: int, length: int) -> None:
+        """Undo map()."""
+        self._unmap(address, length)
+
+
+_memory: list[_Memory] = []
+
+
+class _Mapping:
+    """A block in this process's memory, until the last reference to it goes."""
+
+    __slots__ = ("_address", "_head", "_memory", "_writable", "length")
+
+    def __init__(self, fd: int, length: int, *, writable: bool = False) -> None:
+        if not _memory:
+            _memory.append(_Memory())
+        self._memory = _memory[0]
+        self._address = 0
+        self.length, self._writable = length, writable
+        self._address = self._memory.map(fd, length, writable=writable)
+        self._head: Any = self.bytes_at(0, _HEAD, self)
+
+    def bytes_at(self, start: int, size: int, holder: Any) -> Any:
+        """An array of bytes, which keeps `holder`."""
+        import numpy as np  # noqa: PLC0415
+
+        interface = {
+            "data": (self._address + start, not self._writable),
+            "shape": (size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+        return np.asarray(_Bytes(interface, None if holder is self else holder))
+
+    @property
+    def generation(self) -> int:
+        """The block's, as its owner has left it."""
+        return int(_GENERATION.unpack_from(self._head)[0])
+
+    @generation.setter
+    def generation(self, value: int) -> None:
+        """Set it; by the owner."""
+        _GENERATION.pack_into(self._head, 0, value)
+
+    def __del__(self) -> None:
+        if self._address:
+            self._memory.unmap(self._address, self.length)
+
+
+class _Bytes:
+    """What numpy makes an array of."""
+
+    __slots__ = ("__array_interface__", "_holder")
+
+    def __init__(self, interface: dict[str, Any], holder: Any) -> None:
+        self.__array_interface__ = interface
+        self._holder = holder
+
+
+# ---- the sending side ----------------------------------------------------------------------------
+
+
+class Block:
+    """One of an arena.  `sent` when its reference may be on the way."""
+
+    __slots__ = ("at", "commit", "mapping", "number", "position", "transaction")
+
+    def __init__(self, number: int, at: int, mapping: _Mapping) -> None:
+        self.number, self.at, self.mapping = number, at, mapping
+        self.transaction: weakref.ref[OpenTransaction] | None = None
+        #: Head and last commit at a time when its reference had been committed.
+        self.position: int | None = None
+        self.commit = 0
+
+    def is_read(self, queue: Queue) -> bool:
+        """Whether every listener that had to read its reference has."""
+        if self.transaction is not None:
+            transaction = self.transaction()
+            if transaction is not None and not transaction.ended:
+                return False
+            self.transaction = None
+        if self.position is None:
+            self.position, self.commit = queue.head, queue.commit
+        return queue.tail >= self.position
+
+
+class Arena:
+    """The blocks of one PubSub, which may have up to `limit` bytes.
+
+    `queue` asks the engine, and may raise; what was asked of the arena has then not begun.
+    """
+
+    def __init__(self, files: ArrayFiles, limit: int, queue: Callable[[], Queue]) -> None:
+        self._files, self._limit, self._queue = files, limit, queue
+        self._lock = threading.Lock()
+        self._locks: LockFile | None = None
+        self._number = self._generation = self._next = self._dropped = self._bytes = 0
+        #: Locked, and written to by no thread; the last one is the warmest.
+        self._free: list[Block] = []
+        self._sent: deque[Block] = deque()
+        self._warned = self._closed = False
+        reset_after_fork(self)
+
+    def reset_in_child(self) -> None:
+        """Forget the parent's blocks.  Closed, not unlocked."""
+        self._lock, self._closed = threading.Lock(), True
+        if self._locks is not None:
+            self._locks.close()
+        self._free, self._sent = [], deque()
+
+    def place(self, array: Array) -> tuple[Block, Place] | None:
+        """Write the array into a block, to be given to `sent`.  None: there is no room."""
+        import numpy as np  # noqa: PLC0415
+
+        with self._lock:
+            block = self._take(_HEAD + array.nbytes)
+            if block is None:
+                return None
+            self._generation += 1
+            generation = self._generation
+        try:
+            mapping = block.mapping
+            mapping.generation = generation
+            order: Any = order_of(array)
+            memory = mapping.bytes_at(_HEAD, array.nbytes, mapping)
+            np.copyto(np.ndarray(array.shape, array.dtype, memory, order=order), array)
+            locks = self._locks
+            assert locks is not None
+            locks.drop(block.at)
+        except BaseException:
+            self.sent(block)
+            raise
+        place = Place(
+            self._number, block.number, generation, self._dropped, locks.inode, array.nbytes
+        )
+        return block, place
+
+    def sent(self, block: Block, transaction: OpenTransaction | None = None) -> None:
+        """Its reference was committed, or will be when the transaction ends, or never."""
+        block.transaction = None if transaction is None else weakref.ref(transaction)
+        block.position = None
+        self._sent += (block,)
+
+    def _take(self, size: int) -> Block | None:
+        if self._closed:
+            return None
+        try:
+            self._open()
+            block = self._fitting(size)
+            if block is None and self._sent:
+                self._reclaim()
+                block = self._fitting(size)
+            return self._make(size) if block is None else block
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "PubSub: an array of %d bytes finds no place in %s and goes through the queue:"
+                    " %s",
+                    *(size - _HEAD, os.path.dirname(self._files.lock_path), error),
+                )
+            return None
+
+    def _open(self) -> None:
+        """Take the name of an arena that no process has, and that has left nothing."""
+        if self._locks is not None:
+            return
+        remove_orphans(self._files, self._queue, {})
+        locks = LockFile(self._files.lock_path, create=True)
+        there = self._files.blocks()
+        while True:
+            number = int.from_bytes(os.urandom(4), "little") >> (32 - _ARENA_BITS)
+            if number not in there and locks.own(_block_byte(number, 0)):
+                break
+        self._number = number
+        self._locks = locks
+
+    def _fitting(self, size: int) -> Block | None:
+        """A free block of that size, and not of much more."""
+        for at in range(len(self._free) - 1, -1, -1):
+            if size <= self._free[at].mapping.length <= 2 * size:
+                return self._free.pop(at)
+        return None
+
+    def _reclaim(self) -> None:
+        """Find the blocks that nothing refers to any more (2)."""
+        locks, queue = self._locks, self._queue()
+        assert locks is not None
+        for _ in range(len(self._sent)):
+            block = self._sent[0]
+            free = (
+                block.is_read(queue)
+                and locks.is_free(_READING + block.commit)
+                and locks.own(block.at)
+            )
+            (self._free if free else self._sent).append(block)
+            self._sent.popleft()
+
+    def _make(self, size: int) -> Block | None:
+        step = max(_PAGE, 1 << max(size.bit_length() - 4, 0))
+        length = -(-size // step) * step
+        while self._free and self._bytes + length > self._limit:
+            self._remove(self._free.pop(0))
+        if self._bytes + length > self._limit:
+            return None
+        try:
+            return self._made(length)
+        except OSError:
+            if not self._free:
+                raise
+        while self._free:  # of other sizes, and what they have may be what there is no room for
+            self._remove(self._free.pop())
+        return self._made(length)
+
+    def _made(self, length: int) -> Block:
+        locks = self._locks
+        assert locks is not None
+        self._next += 1
+        number, path = self._next, self._files.block_path(self._number, self._next)
+        at = _block_byte(self._number, number)
+        locks.own(at)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, length)  # else writing to it may be a SIGBUS
+            block = Block(number, at, _Mapping(fd, length, writable=True))
+        except BaseException:
+            os.unlink(path)
+            locks.drop(at)
+            raise
+        finally:
+            os.close(fd)
+        self._bytes += length
+        return block
+
+    def _remove(self, block: Block) -> None:
+        """Of a block that is locked: what a reader has mapped it keeps."""
+        self._dropped += 1
+        self._bytes -= block.mapping.length
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._files.block_path(self._number, block.number))
+        if self._locks is not None:
+            self._locks.drop(block.at)
+
+    def prepare_to_close(self) -> None:
+        """Find what nothing refers to.  May be repeated."""
+        with self._lock:
+            if self._sent and not self._closed:
+                self._reclaim()
+
+    def close(self) -> None:
+        """Remove what nothing refers to, and leave the rest to the last that reads it."""
+        with self._lock:
+            self._closed = True
+            while self._free:
+                self._remove(self._free.pop())
+            if self._locks is not None:
+                self._locks.close()
+
+
+def remove_orphans(files: ArrayFiles, queue: Callable[[], Queue], seen: dict[int, Queue]) -> None:
+    """Remove the blocks of dead owners that nothing refers to any more (4).
+
+    `seen`: the queue as it was when each of them was first found to be dead.
+    """
+    blocks = files.blocks()
+    for arena in seen.keys() - blocks.keys():
+        del seen[arena]
+    if not blocks:
+        return
+    try:
+        locks = LockFile(files.lock_path)
+    except OSError:
+        return
+    try:
+        now = None
+        for arena, numbers in blocks.items():
+            if not locks.is_free(_block_byte(arena, 0)):
+                seen.pop(arena, None)
+                continue
+            now = now or queue()
+            first = seen.setdefault(arena, now)
+            if now.tail >= first.head and locks.is_free(_READING + first.commit):
+                _remove_unheld(files, locks, arena, numbers)
+    finally:
+        locks.close()
+
+
+def _remove_unheld(files: ArrayFiles, locks: LockFile, arena: int, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        if locks.own(_block_byte(arena, number)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(files.block_path(arena, number))
+
+
+# ---- the receiving side --------------------------------------------------------------------------
+
+
+class _Holder:
+    """Holds a block as long as an array of it lives."""
+
+    __slots__ = ("_at", "_held", "_mapping")
+
+    def __init__(self, held: _Held, at: int, mapping: _Mapping) -> None:
+        self._held, self._at, self._mapping = held, at, mapping
+
+    def __del__(self) -> None:
+        self._held.let_go(self._at)
+
+
+class _Held:
+    """What one open file of locks holds.
+
+    An array may be collected at any step, also of a method here in the same thread: so what is let
+    go of is put down, and done by whichever thread next finds the lock free.
+    """
+
+    def __init__(self, files: ArrayFiles) -> None:
+        self._files = files
+        self.locks = LockFile(files.lock_path)
+        self._lock = threading.Lock()
+        self._counts: dict[int, int] = {}
+        self._gone: deque[int] = deque()
+        self._kept: OrderedDict[int, _Mapping] = OrderedDict()
+        #: Of each arena, how many blocks it had dropped.
+        self._dropped: dict[int, int] = {}
+        self._in_child: LockFile | None = None
+        self._locked = False
+        #: Its locks are the parent's: the child could not have its own.
+        self._borrowed = False
+        #: An array was let go of whose arena has no owner any more.
+        self.orphaned = False
+        _all_held.add(self)
+
+    def attach(self, reference: Reference) -> Array | None:
+        """The array; None: it is gone."""
+        try:
+            with self._lock:
+                return self._attach(reference.place, reference.layout)
+        finally:
+            self._settle()
+
+    def _attach(self, place: Place, layout: Layout) -> Array | None:
+        import numpy as np  # noqa: PLC0415
+
+        at = _block_byte(place.arena, place.number)
+        self._counts[at] = self._counts.get(at, 0) + 1
+        holder = mapping = None
+        try:
+            if self.locks.share(at):
+                mapping = self._mapping(place, at)
+            if mapping is not None and mapping.generation == place.generation:
+                holder = _Holder(self, at, mapping)
+        finally:
+            if holder is None:
+                self._kept.pop(at, None)
+                self._gone.append(at)
+        if holder is None or mapping is None:
+            return None
+        memory = mapping.bytes_at(_HEAD, place.size, holder)
+        order: Any = layout.order
+        return np.ndarray(layout.shape, layout.dtype, memory, order=order)
+
+    def _mapping(self, place: Place, at: int) -> _Mapping | None:
+        if self._dropped.get(place.arena) != place.dropped:
+            self._dropped[place.arena] = place.dropped
+            self._forget(place.arena)
+        mapping = self._kept.get(at)
+        if mapping is None:
+            path = self._files.block_path(place.arena, place.number)
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return None
+            try:
+                length = os.fstat(fd).st_size
+                if length < _HEAD + place.size:
+                    return None
+                mapping = _Mapping(fd, length)
+            finally:
+                os.close(fd)
+            self._kept[at] = mapping
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(at)
+        return mapping
+
+    def _forget(self, arena: int) -> None:
+        for at in [at for at in self._kept if at >> 32 == arena]:
+            del self._kept[at]
+
+    def let_go(self, at: int) -> None:
+        """An array is gone."""
+        self._gone.append(at)
+        self._settle()
+
+    def _settle(self) -> None:
+        while self._gone and self._lock.acquire(blocking=False):
+            try:
+                while self._gone:
+                    self._release(self._gone.popleft())
+            finally:
+                self._lock.release()
+
+    def _release(self, at: int) -> None:
+        left = self._counts.get(at, 0) - 1
+        if left > 0:
+            self._counts[at] = left
+            return
+        self._counts.pop(at, None)
+        if self._borrowed or self.locks.fd < 0:
+            return
+        self.locks.drop(at)
+        arena = at >> 32
+        if self.locks.is_free(_block_byte(arena, 0)):
+            self.orphaned = True
+            self._forget(arena)
+            self._dropped.pop(arena, None)
+
+    def forget_mappings(self) -> None:
+        """Keep no memory but that of arrays."""
+        with self._lock:
+            self._kept.clear()
+            self._dropped.clear()
+        self._settle()
+
+    # ---- fork (7) ---------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        """Make the locks that the child is to have."""
+        # Without the lock, when this very thread has it or another is at work: that is no array
+        # of the child's yet.
+        self._locked = self._lock.acquire(blocking=False)
+        if self._counts:
+            with contextlib.suppress(OSError):
+                locks = LockFile(self._files.lock_path)
+                if locks.inode == self.locks.inode and all(map(locks.share, self._counts)):
+                    self._in_child = locks
+
+    def after_fork_in_parent(self) -> None:
+        """Go on as before."""
+        locks, self._in_child = self._in_child, None
+        if self._locked:
+            self._lock.release()
+        if locks is not None:
+            locks.close()
+        self._settle()
+
+    def after_fork_in_child(self) -> None:
+        """Have other locks on the same blocks."""
+        self._lock = threading.Lock()
+        locks, self._in_child = self._in_child, None
+        if locks is not None:
+            self.locks.close()
+            self.locks = locks
+        elif self._counts:
+            self._borrowed = True
+        else:
+            self.locks.close()
+        self._settle()
+
+
+_all_held: weakref.WeakSet[_Held] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for held in tuple(_all_held):
+        held.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for held in tuple(_all_held):
+        held.after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    for held in tuple(_all_held):
+        held.after_fork_in_child()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)
+
+
+class Guard:
+    """Of one PubSub: what it receives arrays with, and the lock of (2) around reading.
+
+    `reading` and `read` are called, and `pending` is set, with the lock of the receiver held.
+    """
+
+    def __init__(self, files: ArrayFiles) -> None:
+        self._files = files
+        self._held: _Held | None = None
+        #: A message was read that was not taken in.
+        self.pending = False
+        self._locked: LockFile | None = None
+        #: The last commit of which everything before it was taken in.
+        self._since = 0
+        self._closed = False
+        reset_after_fork(self)
+
+    def reset_in_child(self) -> None:
+        """The PubSub is the parent's, and so is the lock."""
+        self._locked, self._closed = None, True
+
+    def reading(self) -> None:
+        """The queue is about to be read."""
+        if self._locked is None:
+            locks = self._lock_file()
+            if locks is not None:
+                with contextlib.suppress(OSError):
+                    locks.share(_READING + self._since, 0)
+                    self._locked = locks
+
+    def read(self) -> None:
+        """It was read; in `pending` is whether the PubSub has got something."""
+        locks = self._locked
+        if locks is not None and not self.pending:
+            if locks.fd >= 0:
+                locks.drop(_READING, 0)
+            self._locked = None
+
+    def taken_in(self, commit: int) -> None:
+        """Everything that was read was looked at; the last of it is of that commit."""
+        self._since = max(self._since, commit)
+        self.pending = False
+        self.read()
+
+    def _lock_file(self) -> LockFile | None:
+        """None: there are no arrays in this segment yet."""
+        if self._held is None:
+            if self._closed or not os.access(self._files.lock_path, os.F_OK):
+                return None
+            try:
+                self._held = _Held(self._files)
+            except OSError:
+                return None
+        locks = self._held.locks
+        return locks if locks.fd >= 0 else None
+
+    def attach(self, reference: Reference) -> Array | None:
+        """The array; None: it is gone, or cannot be mapped."""
+        try:
+            self._lock_file()
+            held = self._held  # another thread may close this
+            if held is not None and held.locks.inode != reference.place.lock_file:
+                # Files were removed: the owner looks at another one.
+                self._held = held = _Held(self._files)
+            if held is None or held.locks.inode != reference.place.lock_file:
+                return None
+            return held.attach(reference)
+        except OSError as error:
+            logger.warning("PubSub: an array cannot be mapped: %s", error)
+            return None
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether there may be blocks to remove, asked once."""
+        held = self._held
+        if held is None or not held.orphaned:
+            return False
+        held.orphaned = False
+        return True
+
+    def close(self) -> None:
+        """Hold nothing but the arrays that live."""
+        self._closed, self.pending = True, False
+        self.read()
+        held, self._held = self._held, None
+        if held is not None:
+            held.forget_mappings()
