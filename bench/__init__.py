@@ -1,7 +1,8 @@
 """Benchmarks of pynotify against named peers.
 
     python -m bench                     # calls, throughput, fanout, idle, latency, generation,
-                                        # guest, pubsub, bridge, topics, celery, abandoned
+                                        # guest, pubsub, arrays, bridge, topics, celery,
+                                        # abandoned
     python -m bench --only throughput   # one of them; may be repeated
     python -m bench --quick             # a look, not a figure
     python -m bench native              # the C programs of bench/native, after `make bench-native`

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench import (
     abandoned,
+    arrays,
     bridge,
     calls,
     celery,
@@ -39,6 +40,7 @@ _TOPICS = {
         generation,
         guest,
         pubsub,
+        arrays,
         bridge,
         gateway,
         celery,

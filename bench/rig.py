@@ -139,9 +139,12 @@ def ask_all(children: Sequence[Child], *command: Any) -> list[Any]:
 class Rig(LatencyCrew):
     """`with Rig(peer, listeners=1) as rig: rig.rate(100_000)`."""
 
-    def __init__(self, peer: Peer, *, listeners: int = 1, senders: int = 1) -> None:
+    def __init__(
+        self, peer: Peer, *, listeners: int = 1, senders: int = 1, verified: int = _VERIFIED
+    ) -> None:
         super().__init__(peer)
         self.peer = peer
+        self._verified = verified
         self._counts = listeners, senders
         #: Messages a second that the senders of the last pass sent, by their own time.
         self.sending_rate = 0.0
@@ -204,8 +207,8 @@ class Rig(LatencyCrew):
 
     def _verify(self) -> None:
         """A pass that is not timed: every byte, in order, at every receiver."""
-        ask_all(self.receivers, "verify", _VERIFIED)
-        ask_all(self.senders[:1], "send", _VERIFIED)
+        ask_all(self.receivers, "verify", self._verified)
+        ask_all(self.senders[:1], "send", self._verified)
         ask_all(self.senders[:1], "go")
         for child in self.receivers:
             if not child.answer():

@@ -280,6 +280,8 @@ class LocalTransport:
             return
         transaction = self._link.transactions.current()
         placed = self._arrays.place(array)
+        if placed is None and transaction is None:
+            placed = self._place_later(array)
         if placed is None:
             self._send(channel, inline(array), raw=True)
             return
@@ -288,6 +290,17 @@ class LocalTransport:
             self._connection.notify_many(channel, [payload], dedup=False)
         finally:
             self._arrays.arena.sent(block, transaction)
+
+    def _place_later(self, array: Array) -> tuple[Block, bytes] | None:
+        """Wait for a block that its listeners have read."""
+        arrays, flow = self._arrays, Flow(self._room.timeout)
+        while arrays.arena.unread and (pause := flow.pause(1.0 + arrays.arena.unread)):
+            self._read_own()
+            time.sleep(pause)
+            placed = arrays.place(array)
+            if placed is not None:
+                return placed
+        return None
 
     def _send_parts(self, channel: str, outgoing: Outgoing) -> None:
         connection, flow = self._connection, Flow(self._room.timeout)
@@ -438,6 +451,8 @@ class AsyncLocalTransport:
             return
         transaction = link.transactions.current()
         placed = await link.off_loop.retry(partial(self._arrays.place, array))
+        if placed is None and transaction is None:
+            placed = await self._place_later(array)
         if placed is None:
             await self._send(channel, inline(array), raw=True)
             return
@@ -446,6 +461,16 @@ class AsyncLocalTransport:
             await self._connection.notify_many(channel, [payload], dedup=False)
         finally:
             self._arrays.arena.sent(block, transaction)
+
+    async def _place_later(self, array: Array) -> tuple[Block, bytes] | None:
+        """Wait for a block that its listeners have read."""
+        arrays, flow = self._arrays, Flow(self._room.timeout)
+        while arrays.arena.unread and (pause := flow.pause(1.0 + arrays.arena.unread)):
+            await asyncio.sleep(pause)
+            placed = await self._link.off_loop.retry(partial(arrays.place, array))
+            if placed is not None:
+                return placed
+        return None
 
     async def _send_parts(self, channel: str, outgoing: Outgoing) -> None:
         connection, flow = self._connection, Flow(self._room.timeout)

@@ -78,7 +78,7 @@ logger = logging.getLogger("pynotify")
 
 #: Bytes from which on an array is shared.  Below, two system calls cost more than copying it.
 SHARED_FROM: Final = 64 << 10
-DEFAULT_SHARED: Final = 256 << 20
+DEFAULT_SHARED: Final = 128 << 20
 
 _HEAD: Final = 64
 _PAGE: Final = 4096
@@ -86,8 +86,10 @@ _GENERATION = struct.Struct("<Q")
 _FLOCK = struct.Struct("@hhqqi4x")
 _READING: Final = 1 << 62
 _ARENA_BITS: Final = 30
-#: Mappings of blocks that a reader keeps for the next array in the same block.
-_KEPT: Final = 16
+#: Bytes of blocks that a reader keeps mapped for the next arrays in them.
+_KEPT: Final = 64 << 20
+#: So many blocks are looked at for one that is free.
+_AT_ONCE: Final = 32
 
 
 class Queue(NamedTuple):
@@ -251,19 +253,13 @@ class Block:
         self.number, self.at, self.mapping = number, at, mapping
         self.transaction: weakref.ref[OpenTransaction] | None = None
         #: Head and last commit at a time when its reference had been committed.
-        self.position: int | None = None
-        self.commit = 0
+        self.position = self.commit = 0
 
-    def is_read(self, queue: Queue) -> bool:
-        """Whether every listener that had to read its reference has."""
-        if self.transaction is not None:
-            transaction = self.transaction()
-            if transaction is not None and not transaction.ended:
-                return False
-            self.transaction = None
-        if self.position is None:
-            self.position, self.commit = queue.head, queue.commit
-        return queue.tail >= self.position
+    @property
+    def is_committed(self) -> bool:
+        """Whether its reference is in the queue, or never will be."""
+        transaction = None if self.transaction is None else self.transaction()
+        return transaction is None or transaction.ended
 
 
 class Arena:
@@ -279,7 +275,11 @@ class Arena:
         self._number = self._generation = self._next = self._dropped = self._bytes = 0
         #: Locked, and written to by no thread; the last one is the warmest.
         self._free: list[Block] = []
+        #: Those that were sent, in the order in which they go on: in transactions, or not known to
+        #: be committed; by position until the tail has passed it; and until no reader has them.
         self._sent: deque[Block] = deque()
+        self._unread: deque[Block] = deque()
+        self._read: deque[Block] = deque()
         self._warned = self._closed = False
         reset_after_fork(self)
 
@@ -288,7 +288,7 @@ class Arena:
         self._lock, self._closed = threading.Lock(), True
         if self._locks is not None:
             self._locks.close()
-        self._free, self._sent = [], deque()
+        self._free, self._sent, self._unread, self._read = [], deque(), deque(), deque()
 
     def place(self, array: Array) -> tuple[Block, Place] | None:
         """Write the array into a block, to be given to `sent`.  None: there is no room."""
@@ -320,8 +320,12 @@ class Arena:
     def sent(self, block: Block, transaction: OpenTransaction | None = None) -> None:
         """Its reference was committed, or will be when the transaction ends, or never."""
         block.transaction = None if transaction is None else weakref.ref(transaction)
-        block.position = None
         self._sent += (block,)
+
+    @property
+    def unread(self) -> int:
+        """Blocks that listeners have not read, as far as that is known."""
+        return len(self._unread)
 
     def _take(self, size: int) -> Block | None:
         if self._closed:
@@ -329,7 +333,7 @@ class Arena:
         try:
             self._open()
             block = self._fitting(size)
-            if block is None and self._sent:
+            if block is None and self._number:
                 self._reclaim()
                 block = self._fitting(size)
             return self._make(size) if block is None else block
@@ -364,19 +368,33 @@ class Arena:
                 return self._free.pop(at)
         return None
 
-    def _reclaim(self) -> None:
-        """Find the blocks that nothing refers to any more (2)."""
+    def _reclaim(self, *, whole: bool = False) -> None:
+        """Find blocks that nothing refers to any more (2); `whole`: all of them."""
         locks, queue = self._locks, self._queue()
         assert locks is not None
-        for _ in range(len(self._sent)):
-            block = self._sent[0]
-            free = (
-                block.is_read(queue)
-                and locks.is_free(_READING + block.commit)
-                and locks.own(block.at)
-            )
-            (self._free if free else self._sent).append(block)
-            self._sent.popleft()
+        sent, unread, read = self._sent, self._unread, self._read
+        for _ in range(len(sent)):
+            block = sent.popleft()
+            if block.is_committed:
+                block.position, block.commit = queue.head, queue.commit
+                unread.append(block)
+            else:
+                sent.append(block)
+        while unread and unread[0].position <= queue.tail:
+            read.append(unread.popleft())
+        # A reader locks everything from some commit on.
+        cleared, barred = -1, queue.commit + 1
+        for _ in range(len(read) if whole else min(len(read), _AT_ONCE)):
+            block = read.popleft()
+            if cleared < block.commit < barred:
+                if locks.is_free(_READING + block.commit):
+                    cleared = block.commit
+                else:
+                    barred = block.commit
+            if block.commit <= cleared and locks.own(block.at):
+                self._free.append(block)
+            else:
+                read.append(block)
 
     def _make(self, size: int) -> Block | None:
         step = max(_PAGE, 1 << max(size.bit_length() - 4, 0))
@@ -426,8 +444,8 @@ class Arena:
     def prepare_to_close(self) -> None:
         """Find what nothing refers to.  May be repeated."""
         with self._lock:
-            if self._sent and not self._closed:
-                self._reclaim()
+            if self._number and not self._closed:
+                self._reclaim(whole=True)
 
     def close(self) -> None:
         """Remove what nothing refers to, and leave the rest to the last that reads it."""
@@ -503,6 +521,7 @@ class _Held:
         self._counts: dict[int, int] = {}
         self._gone: deque[int] = deque()
         self._kept: OrderedDict[int, _Mapping] = OrderedDict()
+        self._bytes = 0
         #: Of each arena, how many blocks it had dropped.
         self._dropped: dict[int, int] = {}
         self._in_child: LockFile | None = None
@@ -534,7 +553,6 @@ class _Held:
                 holder = _Holder(self, at, mapping)
         finally:
             if holder is None:
-                self._kept.pop(at, None)
                 self._gone.append(at)
         if holder is None or mapping is None:
             return None
@@ -560,15 +578,20 @@ class _Held:
                 mapping = _Mapping(fd, length)
             finally:
                 os.close(fd)
-            self._kept[at] = mapping
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(at)
+            self._keep(at, mapping)
+        elif at in self._kept:
+            self._kept.move_to_end(at)
         return mapping
+
+    def _keep(self, at: int, mapping: _Mapping) -> None:
+        self._kept[at] = mapping
+        self._bytes += mapping.length
+        while self._bytes > _KEPT and self._kept:
+            self._bytes -= self._kept.popitem(last=False)[1].length
 
     def _forget(self, arena: int) -> None:
         for at in [at for at in self._kept if at >> 32 == arena]:
-            del self._kept[at]
+            self._bytes -= self._kept.pop(at).length
 
     def let_go(self, at: int) -> None:
         """An array is gone."""
@@ -603,6 +626,7 @@ class _Held:
         with self._lock:
             self._kept.clear()
             self._dropped.clear()
+            self._bytes = 0
         self._settle()
 
     # ---- fork (7) ---------------------------------------------------------------------------
