@@ -60,10 +60,11 @@ class Place(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """An array that has not been looked for yet."""
+    """An array that has not been looked for yet, and the commit with which it came."""
 
     place: Place
     layout: Layout
+    commit: int = 0
 
 
 def is_array(obj: object) -> bool:

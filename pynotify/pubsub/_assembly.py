@@ -193,8 +193,8 @@ class Assembler:
         self._received += 1
         return Arrived(obj)
 
-    def lose(self, channel: str, pid: int) -> None:
-        """What take() has returned last was a reference to an array that is gone."""
+    def lose(self, channel: str | None, pid: int | None) -> None:
+        """A reference that take() has returned leads to no array any more."""
         self._received -= 1
         self._drop(f"on channel {channel!r} from process {pid}: the array is gone")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pynotify._closing import ClosedByAsyncWith
 from pynotify.errors import ConnectionLost, InterfaceError
+from pynotify.pubsub._arrays import Reference
 from pynotify.pubsub._dispatch import Received, report
 from pynotify.pubsub._format import NOTHING
 from pynotify.pubsub._local import AsyncLocalTransport
@@ -18,6 +19,7 @@ from pynotify.pubsub._state import (
     State,
     delays,
     no_array,
+    nothing_held,
     report_failure,
     report_loss,
     transient,
@@ -167,7 +169,7 @@ class AsyncPubSub(ClosedByAsyncWith, State):
             left = 0.0 if self._came else self._until_expiry(timeout)
             await transport.receive(left, self._came)
             self._take_in(transport.gone())
-            transport.taken_in()
+            transport.taken_in(self._oldest())
         except ConnectionLost as error:
             await self._lose(transport, error)
         except InterfaceError:
@@ -183,6 +185,11 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         try:
             received = self._first()
             if received is not None:
+                if isinstance(reference := received.obj, Reference):
+                    received = self._resolved(received, reference)
+                    # Ctrl-C cannot come before this: the block would be waited for for ever.
+                    self._unresolved.pop(reference.place, None)
+                    self._settled(self._oldest())
                 for handler in self._handlers.of(received):
                     begun = True
                     try:
@@ -250,7 +257,7 @@ class AsyncPubSub(ClosedByAsyncWith, State):
                 max_shared=self._max_shared,
             )
             transport.awaited = self._awaiting()
-            self._attach = transport.attach
+            self._attach, self._settled = transport.attach, transport.resolved
         elif _is_psycopg(connection):
             if self._raw:
                 raise ValueError("raw=True is for connections of pynotify: PostgreSQL sends text")
@@ -260,7 +267,7 @@ class AsyncPubSub(ClosedByAsyncWith, State):
                 cast("Any", connection), skip_self=self._skip_self, interval=self._interval
             )
             transport.unfinished = self._senders
-            self._attach = no_array
+            self._attach, self._settled = no_array, nothing_held
         else:
             raise TypeError(
                 "AsyncPubSub needs a pynotify.AsyncConnection or a psycopg.AsyncConnection, or a"

@@ -294,7 +294,7 @@ class LocalTransport:
     def _place_later(self, array: Array) -> tuple[Block, bytes] | None:
         """Wait for a block that its listeners have read."""
         arrays, flow = self._arrays, Flow(self._room.timeout)
-        while arrays.arena.unread and (pause := flow.pause(1.0 + arrays.arena.unread)):
+        while arrays.arena.awaited and (pause := flow.pause(1.0 + arrays.arena.awaited)):
             self._read_own()
             time.sleep(pause)
             placed = arrays.place(array)
@@ -343,9 +343,13 @@ class LocalTransport:
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    def taken_in(self) -> None:
-        """What receive() has appended was looked at."""
-        self._strands.taken_in(self._commit)
+    def taken_in(self, oldest: int | None) -> None:
+        """What receive() has appended was looked at, but for references from that commit on."""
+        self._strands.taken_in(self._commit, oldest)
+
+    def resolved(self, oldest: int | None) -> None:
+        """The same of references; receive() may be under way in another thread."""
+        self._strands.resolved(self._commit, oldest)
 
     def gone(self) -> set[Hashable]:
         """Senders that send nothing any more."""
@@ -465,7 +469,7 @@ class AsyncLocalTransport:
     async def _place_later(self, array: Array) -> tuple[Block, bytes] | None:
         """Wait for a block that its listeners have read."""
         arrays, flow = self._arrays, Flow(self._room.timeout)
-        while arrays.arena.unread and (pause := flow.pause(1.0 + arrays.arena.unread)):
+        while arrays.arena.awaited and (pause := flow.pause(1.0 + arrays.arena.awaited)):
             await asyncio.sleep(pause)
             placed = await self._link.off_loop.retry(partial(arrays.place, array))
             if placed is not None:
@@ -507,9 +511,13 @@ class AsyncLocalTransport:
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    def taken_in(self) -> None:
-        """What receive() has appended was looked at."""
-        self._strands.taken_in(self._commit)
+    def taken_in(self, oldest: int | None) -> None:
+        """What receive() has appended was looked at, but for references from that commit on."""
+        self._strands.taken_in(self._commit, oldest)
+
+    def resolved(self, oldest: int | None) -> None:
+        """The same of references; receive() may be under way in another thread."""
+        self._strands.resolved(self._commit, oldest)
 
     def gone(self) -> set[Hashable]:
         """Senders that send nothing any more."""

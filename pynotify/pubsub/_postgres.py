@@ -248,7 +248,7 @@ class BasePostgresTransport:
         values = (result.get_value(row, 0) for row in range(result.ntuples))
         self._gone |= asked - {int(value) for value in values if value is not None}
 
-    def taken_in(self) -> None:
+    def taken_in(self, oldest: int | None) -> None:
         """Do nothing: what was received is with the PubSub."""
 
     def gone(self) -> set[Hashable]:

@@ -39,7 +39,9 @@ THE MODEL
     first head and commit that it saw; by unlink() in any case.  A block that was made in part is
     an orphan like the others.
  5. Reading.  Any thread may read for all subscriptions of a connection; so the receiver asks the
-    guard of each PubSub before it reads.  It goes on until the PubSub has taken everything in.
+    guard of each PubSub before it reads.  A block is locked when its array is handed out, and the
+    guard goes on until then: so an owner that has no room can tell what will be free soon, and
+    waits, from what the program keeps, and does not.
     The file of locks is made by the first arena.  Before, a reader has nothing to lock.
  6. A transaction's references count as committed when it has ended, in whatever way.
  7. A fork.  Locks belong to open files, which a child shares.  Where arrays are held, the parent
@@ -280,6 +282,7 @@ class Arena:
         self._sent: deque[Block] = deque()
         self._unread: deque[Block] = deque()
         self._read: deque[Block] = deque()
+        self._in_hand = 0
         self._warned = self._closed = False
         reset_after_fork(self)
 
@@ -323,9 +326,9 @@ class Arena:
         self._sent += (block,)
 
     @property
-    def unread(self) -> int:
-        """Blocks that listeners have not read, as far as that is known."""
-        return len(self._unread)
+    def awaited(self) -> int:
+        """Blocks that listeners have not read or not looked at, when all were last looked at."""
+        return len(self._unread) + self._in_hand
 
     def _take(self, size: int) -> Block | None:
         if self._closed:
@@ -395,6 +398,7 @@ class Arena:
                 self._free.append(block)
             else:
                 read.append(block)
+        self._in_hand = sum(block.commit >= barred for block in read)
 
     def _make(self, size: int) -> Block | None:
         step = max(_PAGE, 1 << max(size.bit_length() - 4, 0))
@@ -454,6 +458,7 @@ class Arena:
             while self._free:
                 self._remove(self._free.pop())
             if self._locks is not None:
+                self._locks.drop(0, 0)  # a child of a fork may not have closed it yet
                 self._locks.close()
 
 
@@ -699,8 +704,10 @@ class Guard:
     def __init__(self, files: ArrayFiles) -> None:
         self._files = files
         self._held: _Held | None = None
-        #: A message was read that was not taken in.
+        #: A message was read that was not taken in, or a reference whose block is not locked.
         self.pending = False
+        #: A caller is about to take in what was read.
+        self.taking = False
         self._locked: LockFile | None = None
         #: The last commit of which everything before it was taken in.
         self._since = 0
@@ -728,11 +735,19 @@ class Guard:
                 locks.drop(_READING, 0)
             self._locked = None
 
-    def taken_in(self, commit: int) -> None:
-        """Everything that was read was looked at; the last of it is of that commit."""
+    def settle(self, commit: int) -> None:
+        """The blocks of everything that was read are locked; the last of it is of that commit."""
         self._since = max(self._since, commit)
         self.pending = False
         self.read()
+
+    def advance(self, commit: int) -> None:
+        """Those of everything before that commit are."""
+        before, locks = self._since, self._locked
+        if commit > before:
+            if locks is not None:
+                locks.drop(_READING + before, commit - before)
+            self._since = commit
 
     def _lock_file(self) -> LockFile | None:
         """None: there are no arrays in this segment yet."""

@@ -17,6 +17,7 @@ from pynotify.pubsub._dispatch import Handlers, Received
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
+    from pynotify.pubsub._arrays import Place
     from pynotify.pubsub._assembly import PubSubStats
     from pynotify.pubsub._dispatch import Handler
 
@@ -46,6 +47,10 @@ class State:
         self._ready: deque[Received] = deque()
         #: What finds the array of a reference; None: it is gone.
         self._attach: Callable[[Reference], Any] = no_array
+        #: What is told the oldest commit of which a reference is left.
+        self._settled: Callable[[int | None], None] = nothing_held
+        #: The commits of references in `_ready`, and of those whose arrays are just looked for.
+        self._unresolved: dict[Place, int] = {}
         #: Those subscribed to, in order.
         self._channels: dict[str, None] = {}
         self._closed = False
@@ -87,8 +92,13 @@ class State:
             ready = self._ready
             others = [received for received in ready if received.channel != channel]
             # No call comes in between: Ctrl-C would lose the others.
+            dropped = [each.obj.place for each in ready if isinstance(each.obj, Reference)]
             ready *= 0
             ready += others
+            kept = {each.obj.place for each in others if isinstance(each.obj, Reference)}
+            for place in dropped:
+                if place not in kept:
+                    self._unresolved.pop(place, None)
 
     def _change(self, change: Callable[..., _T], *arguments: Any) -> _T:
         """Change the assembler; with an exception of a signal handler (Ctrl-C) not at all."""
@@ -141,19 +151,34 @@ class State:
             return Received(None, message, None)
         if message.channel not in self._channels:
             return None
+        commit = 0
         if isinstance(message, Notify):
+            commit = message.seq
             message = Segment(message.channel, message.sender, message.pid, message.data)
         arrived = self._assembler.take(message)
         if arrived is None:
             return None
         obj = arrived.obj
         if isinstance(obj, Reference):
-            obj = self._attach(obj)
-            if obj is None:
-                self._assembler.lose(message.channel, message.pid)
-                gap = Gap(arrived.obj.layout.size, Gap.ARRAY, 1, of_channel=message.channel)
-                return Received(None, gap, None)
+            obj = obj._replace(commit=commit)
+            self._unresolved[obj.place] = commit
         return Received(message.channel, obj, message.pid)
+
+    def _oldest(self) -> int | None:
+        """The commit of the oldest reference whose array was not looked for; None: there is none.
+
+        Copied in one step: other threads look for theirs meanwhile.
+        """
+        return min(tuple(self._unresolved.values()), default=None)
+
+    def _resolved(self, received: Received, reference: Reference) -> Received:
+        """With the array in the place of the reference, or a Gap when it is gone."""
+        array = self._attach(reference)
+        if array is not None:
+            return received._replace(obj=array)
+        self._change(self._assembler.lose, received.channel, received.pid)
+        gap = Gap(reference.layout.size, Gap.ARRAY, 1, of_channel=received.channel)
+        return Received(None, gap, None)
 
     def _until_expiry(self, left: float | None) -> float | None:
         """How long to wait at most: `left` is the caller's time, None without limit."""
@@ -186,6 +211,10 @@ class State:
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._ready)} ready"
         return f"<pynotify.{type(self).__name__} of {', '.join(self._channels)} ({state})>"
+
+
+def nothing_held(oldest: int | None) -> None:
+    """Where there are no references."""
 
 
 def no_array(reference: Reference) -> None:

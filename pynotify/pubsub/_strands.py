@@ -73,11 +73,15 @@ def _unwatch(receiver: Receiver, guard: Guard) -> None:
         guard.close()
 
 
-def _taken_in(receiver: Receiver, inbox: Inbox, guard: Guard, commit: int) -> None:
+def _settle(
+    receiver: Receiver, inbox: Inbox, guard: Guard, commit: int, oldest: int | None
+) -> None:
     if guard.pending:
         with receiver.lock:
-            if not inbox.messages:
-                guard.taken_in(commit)
+            if oldest is not None:
+                guard.advance(oldest)
+            elif not (inbox.messages or guard.taking):
+                guard.settle(commit)
 
 
 class _MergedStreams:
@@ -143,15 +147,24 @@ class Strands(Subscription):
 
     def take(self, timeout: float | None, came: deque[Any]) -> None:
         """Append everything that is there, after waiting; nothing when the time is over."""
+        self._guard.taking = True
         first = self._receive(self._waiter(), nanoseconds(timeout))
         if first is not None:
             came += (first,)  # no call: Ctrl-C cannot come before it
             with self._receiver.lock:
                 _move(self._inbox.messages, came)
 
-    def taken_in(self, commit: int) -> None:
-        """What take() has appended was looked at; the last of it is of that commit."""
-        _taken_in(self._receiver, self._inbox, self._guard, commit)
+    def taken_in(self, commit: int, oldest: int | None) -> None:
+        """What take() has appended was looked at; the last of it is of `commit`.
+
+        `oldest`: that of the first reference of which the array is not held yet; None: no such.
+        """
+        self._guard.taking = False
+        _settle(self._receiver, self._inbox, self._guard, commit, oldest)
+
+    def resolved(self, commit: int, oldest: int | None) -> None:
+        """The same of references, while take() may be under way."""
+        _settle(self._receiver, self._inbox, self._guard, commit, oldest)
 
     def close(self) -> None:
         """Stop listening."""
@@ -223,14 +236,23 @@ class AsyncStrands(AsyncSubscription):
 
     async def take(self, timeout: float | None, came: deque[Any]) -> None:
         """Append everything that is there, after waiting; nothing when the time is over."""
+        self._guard.taking = True
         first = await self._receive(timeout)
         if first is not None:
             came += (first,)  # no call: Ctrl-C cannot come before it
             _move(self._inbox.messages, came)
 
-    def taken_in(self, commit: int) -> None:
-        """What take() has appended was looked at; the last of it is of that commit."""
-        _taken_in(self._receiver, self._inbox, self._guard, commit)
+    def taken_in(self, commit: int, oldest: int | None) -> None:
+        """What take() has appended was looked at; the last of it is of `commit`.
+
+        `oldest`: that of the first reference of which the array is not held yet; None: no such.
+        """
+        self._guard.taking = False
+        _settle(self._receiver, self._inbox, self._guard, commit, oldest)
+
+    def resolved(self, commit: int, oldest: int | None) -> None:
+        """The same of references, while take() may be under way."""
+        _settle(self._receiver, self._inbox, self._guard, commit, oldest)
 
     async def close(self) -> None:
         """Stop listening."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pynotify._closing import ClosedByWith
 from pynotify._connection import Connection
 from pynotify.errors import ConnectionLost, InterfaceError
+from pynotify.pubsub._arrays import Reference
 from pynotify.pubsub._dispatch import Received, report
 from pynotify.pubsub._format import NOTHING
 from pynotify.pubsub._local import LocalTransport
@@ -19,6 +20,7 @@ from pynotify.pubsub._state import (
     State,
     delays,
     no_array,
+    nothing_held,
     report_failure,
     report_loss,
     transient,
@@ -92,7 +94,7 @@ class PubSub(ClosedByWith, State):
                 max_shared=self._max_shared,
             )
             transport.awaited = self._awaiting()
-            self._attach = transport.attach
+            self._attach, self._settled = transport.attach, transport.resolved
         elif _is_psycopg(connection):
             if self._raw:
                 raise ValueError("raw=True is for connections of pynotify: PostgreSQL sends text")
@@ -102,7 +104,7 @@ class PubSub(ClosedByWith, State):
                 connection, skip_self=self._skip_self, interval=self._interval
             )
             transport.unfinished = self._senders
-            self._attach = no_array
+            self._attach, self._settled = no_array, nothing_held
         else:
             raise TypeError(
                 "PubSub needs a pynotify.Connection or a psycopg.Connection, or a function that"
@@ -216,7 +218,7 @@ class PubSub(ClosedByWith, State):
             left = 0.0 if self._came else self._until_expiry(timeout)
             transport.receive(left, self._came)
             self._take_in(transport.gone())
-            transport.taken_in()
+            transport.taken_in(self._oldest())
         except ConnectionLost as error:
             self._lose(transport, error)
         except InterfaceError:
@@ -229,6 +231,11 @@ class PubSub(ClosedByWith, State):
         try:
             received = self._first()
             if received is not None:
+                if isinstance(reference := received.obj, Reference):
+                    received = self._resolved(received, reference)
+                    # Ctrl-C cannot come before this: the block would be waited for for ever.
+                    self._unresolved.pop(reference.place, None)
+                    self._settled(self._oldest())
                 for handler in self._handlers.of(received):
                     begun = True
                     try:
