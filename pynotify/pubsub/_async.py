@@ -132,8 +132,9 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         that a handler is working on.
         """
         count = 0
-        async for _ in self._received(timeout):
+        async for received in self._received(timeout):
             count += 1
+            del received
         return count
 
     def __aiter__(self) -> AsyncIterator[Received]:
@@ -152,10 +153,10 @@ class AsyncPubSub(ClosedByAsyncWith, State):
                 if not self._ready and not self._closed:
                     await self._receive(left)
             for _ in range(len(self._ready)):
-                received = await self._hand_out()
-                if received is None:
+                if not self._ready:
                     break
-                yield received
+                # In no variable: that would keep an array until the next one comes.
+                yield cast("Received", await self._hand_out())
             over = over or self._closed
 
     async def _receive(self, timeout: float | None) -> None:

@@ -373,12 +373,15 @@ class Arena:
 
     def _reclaim(self, *, whole: bool = False) -> None:
         """Find blocks that nothing refers to any more (2); `whole`: all of them."""
+        sent, unread, read = self._sent, self._unread, self._read
+        # Before the engine is asked: what others commit meanwhile is beyond that head.
+        before = list(sent)
+        committed = {block for block in before if block.is_committed}
         locks, queue = self._locks, self._queue()
         assert locks is not None
-        sent, unread, read = self._sent, self._unread, self._read
-        for _ in range(len(sent)):
+        for _ in before:
             block = sent.popleft()
-            if block.is_committed:
+            if block in committed:
                 block.position, block.commit = queue.head, queue.commit
                 unread.append(block)
             else:
@@ -477,15 +480,14 @@ def remove_orphans(files: ArrayFiles, queue: Callable[[], Queue], seen: dict[int
     except OSError:
         return
     try:
-        now = None
-        for arena, numbers in blocks.items():
-            if not locks.is_free(_block_byte(arena, 0)):
-                seen.pop(arena, None)
-                continue
-            now = now or queue()
+        dead = [arena for arena in blocks if locks.is_free(_block_byte(arena, 0))]
+        if not dead:
+            return
+        now = queue()  # after that: all that they have committed is before this head
+        for arena in dead:
             first = seen.setdefault(arena, now)
             if now.tail >= first.head and locks.is_free(_READING + first.commit):
-                _remove_unheld(files, locks, arena, numbers)
+                _remove_unheld(files, locks, arena, blocks[arena])
     finally:
         locks.close()
 
@@ -729,10 +731,11 @@ class Guard:
 
     def read(self) -> None:
         """It was read; in `pending` is whether the PubSub has got something."""
-        locks = self._locked
-        if locks is not None and not self.pending:
-            if locks.fd >= 0:
-                locks.drop(_READING, 0)
+        if self.pending:
+            self.reading()  # the first arena may have been made meanwhile
+        elif self._locked is not None:
+            if self._locked.fd >= 0:
+                self._locked.drop(_READING, 0)
             self._locked = None
 
     def settle(self, commit: int) -> None:

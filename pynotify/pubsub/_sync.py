@@ -175,7 +175,7 @@ class PubSub(ClosedByWith, State):
         Returns how many objects have come, those without a handler too.  Raises
         `ActiveTransaction` while the calling thread has a transaction open.
         """
-        return sum(1 for _ in self._received(timeout))
+        return sum(map(_one, self._received(timeout)))
 
     def __iter__(self) -> Iterator[Received]:
         """(channel, object, pid of the sender), after the handlers; (None, Gap, None) for a gap.
@@ -189,6 +189,10 @@ class PubSub(ClosedByWith, State):
         return self._received(0)
 
     def _received(self, timeout: float | None) -> Iterator[Received]:
+        # None where another thread was faster.
+        return filter(None, self._handed_out(timeout))
+
+    def _handed_out(self, timeout: float | None) -> Iterator[Received | None]:
         deadline = None if timeout is None else time.monotonic() + timeout
         self._check_open()
         over = False
@@ -200,10 +204,8 @@ class PubSub(ClosedByWith, State):
                     self._receive(left)
             # Those that come from now on are for the next turn, or run(0) might never end.
             for _ in range(len(self._ready)):
-                received = self._hand_out()
-                if received is None:
-                    break
-                yield received
+                # In no variable: that would keep an array until the next one comes.
+                yield self._hand_out()
             over = over or self._closed
 
     def _receive(self, timeout: float | None) -> None:
@@ -336,6 +338,10 @@ class PubSub(ClosedByWith, State):
                 self._transport = None
         self._ready.clear()
         self._came.clear()
+
+
+def _one(_received: Received) -> int:
+    return 1
 
 
 def _is_psycopg(connection: object) -> bool:

@@ -21,7 +21,7 @@ from pubsub.arrays import BLOCK, Array, blocks, frame, in_queue, number_of
 from pubsub.conftest import NewPubSub
 from pubsub.objects import objects, take
 from pubsub.server import Server
-from pynotify._array_files import array_files
+from pynotify._array_files import ArrayFiles, array_files
 from pynotify.pubsub import _local, _shared
 from pynotify.pubsub._arrays import describe
 from pynotify.pubsub._assembly import Assembler, Segment
@@ -794,3 +794,39 @@ def test_closing_while_another_thread_publishes(connect: Connect, engine_name: s
     assert isinstance(sending.error(), pynotify.InterfaceError)
     pynotify.PubSub(connect()).close()
     assert blocks(engine_name) == []
+
+
+class Ending:
+    """What an arena sees of a transaction."""
+
+    ended = False
+
+
+@pytest.mark.parametrize("what", ["another thread commits", "a transaction ends"])
+def test_what_is_committed_while_the_engine_is_asked_is_not_read_yet(
+    new_name: Any, what: str
+) -> None:
+    """The head is older than that commit, and the tail may have passed it."""
+    files = ArrayFiles(new_name(), 1)
+    transaction: Any = Ending()
+    late: list[Any] = []
+
+    def queue() -> _shared.Queue:
+        transaction.ended = True
+        while late:
+            arena.sent(late.pop())
+        return _shared.Queue(10, 10, 1)
+
+    arena = _shared.Arena(files, 10 * BLOCK, queue)
+    placed = arena.place(frame(1))
+    assert placed is not None
+    if what == "another thread commits":
+        late.append(placed[0])
+    else:
+        arena.sent(placed[0], transaction)
+    other = arena.place(frame(2))
+    assert other is not None
+    assert other[0] is not placed[0]
+    third = arena.place(frame(3))
+    assert third is not None
+    assert third[0] is placed[0]
