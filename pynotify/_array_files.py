@@ -27,7 +27,7 @@ class ArrayFiles:
         self.lock_path = os.path.join(DIRECTORY, self._name)
 
     def block_path(self, arena: int, number: int) -> str:
-        """Of a block."""
+        """Where a block is."""
         return f"{self.lock_path}.{arena:08x}.{number}"
 
     def blocks(self) -> dict[int, list[int]]:

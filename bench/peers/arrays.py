@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -138,7 +138,9 @@ class SharedMemoryQueue(_Summing, Peer):
             self._places.put(place)
 
     def _arrays(self) -> list[Bytes]:
-        return [np.frombuffer(block.buf, np.uint8, SIZE) for block in self._blocks]
+        return [
+            np.frombuffer(cast("memoryview", block.buf), np.uint8, SIZE) for block in self._blocks
+        ]
 
     def sender(self) -> Sender:
         blocks, free = self._arrays(), list(range(BLOCKS))

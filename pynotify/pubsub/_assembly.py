@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynotify.pubsub._arrays import ARRAY, decode
-from pynotify.pubsub._format import LAST, PART, PIECE, Malformed, Pieces, contents
+from pynotify.pubsub._format import JSON, LAST, PART, PIECE, Malformed, Pieces, contents
 from pynotify.pubsub._parts import Part, Parts
 
 if TYPE_CHECKING:
@@ -114,7 +114,10 @@ class _Change:
 
 
 class Assembler:
-    """`lifetime`: seconds after which an object without new pieces is given up; None: never."""
+    """`lifetime`: seconds after which an object without new pieces is given up; None: never.
+
+    `decode_json` makes an object of a container of JSON, and raises `Malformed`.
+    """
 
     def __init__(
         self,
@@ -123,12 +126,14 @@ class Assembler:
         max_pending: int,
         lifetime: float | None = None,
         max_senders: int = MAX_SENDERS,
+        decode_json: Callable[[bytes], Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_object = max_object
         self._max_pending = max_pending
         self._max_senders = max_senders
         self._clock = clock
+        self._decode_json = decode_json
         self.lifetime = lifetime
         #: Whose objects are given up after that.
         self.expires: Callable[[Hashable], bool] = lambda _: True
@@ -179,6 +184,8 @@ class Assembler:
                 return None
             if whole[:1] == ARRAY:
                 obj: Any = decode(whole)
+            elif self._decode_json is not None and whole[:1] == JSON:
+                obj = self._decode_json(whole)
             else:
                 obj = contents(whole) if data else None
         except Malformed as error:

@@ -54,12 +54,13 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         *,
         skip_self: bool = False,
         raw: bool = False,
+        codec: Any = None,
         interval: float | None = None,
         max_object: int = DEFAULT_BOUND,
         max_pending: int = DEFAULT_BOUND,
         max_shared: int = DEFAULT_SHARED,
     ) -> None:
-        super().__init__(max_object=max_object, max_pending=max_pending)
+        super().__init__(max_object=max_object, max_pending=max_pending, codec=codec)
         if max_shared < 0:
             raise ValueError(f"max_shared must not be negative, is {max_shared}")
         self._max_shared = max_shared
@@ -78,13 +79,15 @@ class AsyncPubSub(ClosedByAsyncWith, State):
     # ---- sending ---------------------------------------------------------------------------
 
     async def publish(self, channel: str, obj: Any = NOTHING) -> None:
-        """Send an object: nothing, a str, bytes, or anything JSON, of any size.
+        """Send an object: nothing, a str, bytes, a numpy array, or anything JSON, of any size.
 
         Inside a transaction of a `pynotify.Connection` it is sent at its commit.  Over PostgreSQL
         every segment is a transaction of its own: an object of more than one raises
-        `ActiveTransaction` inside another.  TypeError for what JSON does not have, ValueError for
-        NaN and infinities; `ConnectionLost`, after which it may have been sent or not.
+        `ActiveTransaction` inside another.  TypeError for what JSON does not have and for arrays
+        of objects, ValueError for NaN and infinities; `ConnectionLost`, after which it may have
+        been sent or not.
         """
+        obj = self._encoded(obj)
         transport = await self._connected()
         try:
             await transport.send_object(channel, obj)

@@ -49,6 +49,15 @@ class _Nothing:
 NOTHING: Final = _Nothing()
 
 
+class JsonText:
+    """JSON that was made by a codec (_codec.py)."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
+
+
 def segments(obj: Any, limit: int) -> list[bytes]:
     """The payloads for an object; `limit`: bytes that one of them may have.
 
@@ -66,7 +75,7 @@ def container(obj: Any) -> bytes:
         return TEXT + obj.encode()
     if isinstance(obj, bytes | bytearray | memoryview):
         return BYTES + bytes(obj)
-    return JSON + stringify(obj).encode()
+    return JSON + (obj.text if isinstance(obj, JsonText) else stringify(obj).encode())
 
 
 def is_plain(whole: bytes, limit: int) -> bool:

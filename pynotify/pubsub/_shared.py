@@ -49,8 +49,8 @@ THE MODEL
     that.  An owner's file is closed in the child, and never unlocked there.
  8. Descriptors: one for each arena, one for each PubSub that receives arrays, none for an array.
 
-Rejected: a block for each message, since its pages are faulted in anew by every process; counting
-readers in the block, which the dead do not leave; flock() of each block, a descriptor each.
+Rejected: a block for each message, since every process would fault its pages in; counting
+readers in the block, where the dead stay; flock() of each block, which takes a descriptor.
 """
 
 from __future__ import annotations
@@ -144,11 +144,19 @@ class LockFile:
         found = fcntl.fcntl(self.fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
         return bool(_FLOCK.unpack(found)[0] == fcntl.F_UNLCK)
 
+    @property
+    def is_open(self) -> bool:
+        """False too when the program has closed the descriptor, and another file has its number."""
+        try:
+            return self.fd >= 0 and os.fstat(self.fd).st_ino == self.inode
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Drop all locks.  Closing twice is allowed."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        if self.is_open:
+            os.close(self.fd)
+        self.fd = -1
 
     def __del__(self) -> None:
         if getattr(self, "fd", -1) >= 0:
@@ -353,6 +361,8 @@ class Arena:
     def _open(self) -> None:
         """Take the name of an arena that no process has, and that has left nothing."""
         if self._locks is not None:
+            if not self._locks.is_open:
+                raise OSError(errno.EBADF, "the program has closed the file of locks")
             return
         remove_orphans(self._files, self._queue, {})
         locks = LockFile(self._files.lock_path, create=True)
@@ -554,7 +564,7 @@ class _Held:
         self._counts[at] = self._counts.get(at, 0) + 1
         holder = mapping = None
         try:
-            if self.locks.share(at):
+            if self.locks.is_open and self.locks.share(at):
                 mapping = self._mapping(place, at)
             if mapping is not None and mapping.generation == place.generation:
                 holder = _Holder(self, at, mapping)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pynotify._types import Gap, Notify
 from pynotify.errors import ConnectionLost, InterfaceError, OperationalError
-from pynotify.pubsub._arrays import Reference
+from pynotify.pubsub._arrays import Reference, is_array
 from pynotify.pubsub._assembly import Assembler, Segment
+from pynotify.pubsub._codec import codec_of, decoder, encoded
 from pynotify.pubsub._dispatch import Handlers, Received
 
 if TYPE_CHECKING:
@@ -33,11 +34,14 @@ _LONGEST_DELAY = 5.0
 class State:
     """Nothing here waits."""
 
-    def __init__(self, *, max_object: int, max_pending: int) -> None:
+    def __init__(self, *, max_object: int, max_pending: int, codec: Any) -> None:
         for name, value in (("max_object", max_object), ("max_pending", max_pending)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1 byte, is {value}")
-        self._assembler = Assembler(max_object=max_object, max_pending=max_pending)
+        self._codec = codec_of(codec)
+        self._assembler = Assembler(
+            max_object=max_object, max_pending=max_pending, decode_json=decoder(self._codec)
+        )
         #: Of the assembler.
         self._assembling = threading.Lock()
         self._handlers = Handlers()
@@ -80,6 +84,9 @@ class State:
     def stats(self) -> PubSubStats:
         """What has been received since the beginning, and what is pending."""
         return self._change(self._assembler.stats)
+
+    def _encoded(self, obj: Any) -> Any:
+        return obj if is_array(obj) else encoded(self._codec, obj)
 
     def _check_open(self) -> None:
         if self._closed:

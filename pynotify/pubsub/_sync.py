@@ -45,10 +45,20 @@ class PubSub(ClosedByWith, State):
     be in autocommit, and is best left to PubSubs, any number of which may share it.
     `skip_self`: without what this connection itself sends.  `raw`: what is no plain text is sent as
     bytes and not in base64, several times as fast; only PubSubs of pynotify on the segment itself
-    understand that, not those over PostgreSQL or a gateway.  `interval`: seconds between two looks
+    understand that, not those over PostgreSQL or a gateway.  `codec` makes JSON of what is no str,
+    bytes or array, and objects of all JSON that comes: a `msgspec.Struct` or `pydantic.BaseModel`,
+    a `pydantic.TypeAdapter`, or an object with `encode(obj)` and `decode(text)`, the text bytes of
+    UTF-8; what it raises for comes as a malformed segment.  `interval`: seconds between two looks
     at whether a PostgreSQL still answers, while a caller receives; None: never.  `max_object`:
     bytes of the largest object that is received, `max_pending` of all that have begun and not
-    ended; what goes beyond is dropped and counted.
+    ended; what goes beyond is dropped and counted.  `max_shared`: bytes of shared memory that the
+    arrays which it publishes may have; 0: none.
+
+    A numpy array of 64 KiB and more is copied once, into shared memory, where each listener on the
+    segment maps it: it arrives as a read-only array, and lives as long as any view of it does.
+    Smaller ones, and those for which there is no room, go through the queue.  Where an array is
+    not there any more, a `Gap` with the reason `Gap.ARRAY` stands.  Over PostgreSQL, and on a
+    channel that a bridge sends on, an array is the bytes of a .npy file.
 
     Nothing is read but in `run` and iteration: there is no hidden thread.  Thread-safe; each
     object is handed out once.  Over a lost connection its methods raise `ConnectionLost`; given
@@ -61,12 +71,13 @@ class PubSub(ClosedByWith, State):
         *,
         skip_self: bool = False,
         raw: bool = False,
+        codec: Any = None,
         interval: float | None = None,
         max_object: int = DEFAULT_BOUND,
         max_pending: int = DEFAULT_BOUND,
         max_shared: int = DEFAULT_SHARED,
     ) -> None:
-        super().__init__(max_object=max_object, max_pending=max_pending)
+        super().__init__(max_object=max_object, max_pending=max_pending, codec=codec)
         if max_shared < 0:
             raise ValueError(f"max_shared must not be negative, is {max_shared}")
         self._max_shared = max_shared
@@ -118,13 +129,15 @@ class PubSub(ClosedByWith, State):
     # ---- sending ---------------------------------------------------------------------------
 
     def publish(self, channel: str, obj: Any = NOTHING) -> None:
-        """Send an object: nothing, a str, bytes, or anything JSON, of any size.
+        """Send an object: nothing, a str, bytes, a numpy array, or anything JSON, of any size.
 
         Inside a transaction of a `pynotify.Connection` it is sent at its commit.  Over PostgreSQL
         every segment is a transaction of its own: an object of more than one raises
-        `ActiveTransaction` inside another.  TypeError for what JSON does not have, ValueError
-        for NaN and infinities; `ConnectionLost`, after which it may have been sent or not.
+        `ActiveTransaction` inside another.  TypeError for what JSON does not have and for arrays
+        of objects, ValueError for NaN and infinities; `ConnectionLost`, after which it may have
+        been sent or not.
         """
+        obj = self._encoded(obj)
         self._check_open()
         transport = self._connected()
         try:
