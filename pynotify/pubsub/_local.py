@@ -366,12 +366,14 @@ class LocalTransport:
 
     def close(self, *, with_connection: bool) -> None:
         """Stop receiving, and close the connection if asked to."""
-        if not self._connection.closed:
-            with contextlib.suppress(SegmentUnlinked):
-                self._strands.close()
-            with contextlib.suppress(Error, OSError):
-                self._arrays.prepare_to_close()
-        self._arrays.close()
+        try:
+            if not self._connection.closed:
+                with contextlib.suppress(SegmentUnlinked):
+                    self._strands.close()
+                with contextlib.suppress(Error, OSError):
+                    self._arrays.prepare_to_close()
+        finally:
+            self._arrays.close()
         if with_connection:
             self._connection.close()
 
@@ -528,11 +530,13 @@ class AsyncLocalTransport:
 
     async def close(self, *, with_connection: bool) -> None:
         """Stop receiving, and close the connection if asked to."""
-        if not self._connection.closed:
-            with contextlib.suppress(SegmentUnlinked):
-                await self._strands.close()
-            with contextlib.suppress(Error, OSError):
-                await self._link.off_loop.retry(self._arrays.prepare_to_close)
-        self._arrays.close()
+        try:
+            if not self._connection.closed:
+                with contextlib.suppress(SegmentUnlinked):
+                    await self._strands.close()
+                with contextlib.suppress(Error, OSError):
+                    await self._link.off_loop.retry(self._arrays.prepare_to_close)
+        finally:
+            self._arrays.close()
         if with_connection:
             await self._connection.close()

@@ -480,16 +480,14 @@ def remove_orphans(files: ArrayFiles, queue: Callable[[], Queue], seen: dict[int
 
     `seen`: the queue as it was when each of them was first found to be dead.
     """
-    blocks = files.blocks()
-    for arena in seen.keys() - blocks.keys():
-        del seen[arena]
-    if not blocks:
-        return
     try:
         locks = LockFile(files.lock_path)
-    except OSError:
+    except OSError:  # there never was an arena, or no descriptor is left
         return
     try:
+        blocks = files.blocks()
+        for arena in seen.keys() - blocks.keys():
+            del seen[arena]
         dead = [arena for arena in blocks if locks.is_free(_block_byte(arena, 0))]
         if not dead:
             return

@@ -210,7 +210,8 @@ class State:
     def _connected_again(self) -> None:
         """Messages sent while disconnected are lost; discard partial objects."""
         with self._assembling:
-            self._came.clear()  # of the former connection
+            self._came.clear()  # of the former connection, whose commits are no longer counted
+            self._unresolved.clear()
         self._change(self._assembler.forget_all, "the connection was lost")
         self._ready.append(Received(None, Gap(0, "reconnected"), None))
         logger.warning("PubSub: connected again, listening to %s", ", ".join(self._channels))

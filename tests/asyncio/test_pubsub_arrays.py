@@ -69,6 +69,19 @@ async def test_a_task_waits_for_listeners_to_read(aconnect: AsyncConnections) ->
         await sending
 
 
+async def test_iterating_keeps_no_array(aconnect: AsyncConnections, engine_name: str) -> None:
+    async with (
+        pynotify.AsyncPubSub(await aconnect()) as pubsub,
+        pynotify.AsyncPubSub(await aconnect()) as sender,
+    ):
+        await pubsub.subscribe("c")
+        received = aiter(pubsub)
+        for number in range(3):
+            await sender.publish("c", frame(number))
+            assert number_of((await anext(received)).obj) == number
+        assert len(blocks(engine_name)) == 1
+
+
 async def test_in_a_transaction(aconnect: AsyncConnections) -> None:
     conn = await aconnect()
     async with pynotify.AsyncPubSub(await aconnect()) as pubsub, pynotify.AsyncPubSub(conn) as ps:

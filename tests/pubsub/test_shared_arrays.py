@@ -204,6 +204,17 @@ def test_a_block_is_used_again(
     assert blocks(engine_name) == []
 
 
+def test_iterating_keeps_no_array(
+    sender: pynotify.PubSub, receiver: pynotify.PubSub, engine_name: str
+) -> None:
+    """The generator stands where it has handed out the last one."""
+    received = iter(receiver)
+    for number in range(3):
+        sender.publish("c", frame(number))
+        assert number_of(next(received).obj) == number
+    assert len(blocks(engine_name)) == 1
+
+
 def test_no_listener_no_memory_more_than_one(sender: pynotify.PubSub, engine_name: str) -> None:
     for number in range(20):
         sender.publish("c", frame(number))
@@ -375,6 +386,28 @@ def test_files_removed_by_hand_are_a_gap(
     for name in blocks(engine_name):
         os.unlink(f"/dev/shm/{name}")
     assert take(receiver, 1)[0].obj.reason == pynotify.Gap.ARRAY
+
+
+def test_a_descriptor_that_is_another_files_now(
+    sender: pynotify.PubSub, connect: Connect, engine_name: str, tmp_path: Any
+) -> None:
+    """A program that closes what is not its own: nothing is locked, nor closed, there."""
+    receiver = pynotify.PubSub(connect())
+    receiver.subscribe("c")
+    sender.publish("c", frame(1))
+    take(receiver, 1)
+    (held,) = [each for each in _shared._all_held if engine_name in each._files.lock_path]
+    with open(tmp_path / "other", "w+b") as other:
+        number = held.locks.fd
+        os.dup2(other.fileno(), number)
+        try:
+            sender.publish("c", frame(2))
+            assert take(receiver, 1)[0].obj.reason == pynotify.Gap.ARRAY
+            del held
+            receiver.close()
+            assert os.path.samestat(os.fstat(number), os.fstat(other.fileno()))
+        finally:
+            os.close(number)
 
 
 def test_another_lock_file_is_noticed(
@@ -618,6 +651,34 @@ def test_a_forked_child_does_not_stand_for_its_parent(
         child.result()
 
 
+def publish_and_fork(name: str) -> int:
+    """The pid of a child that does nothing."""
+    publish(name, 2)
+    ready, said = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(said, b"!")
+        while True:
+            signal.pause()
+    os.read(ready, 1)
+    return pid
+
+
+def test_a_killed_owner_is_dead_though_its_child_lives(
+    engine_name: str, new_worker: NewWorker, connect: Connect
+) -> None:
+    worker = new_worker()
+    child = worker.call(publish_and_fork, engine_name)
+    try:
+        worker.kill()
+        worker.await_end()
+        assert len(blocks(engine_name)) == 1
+        pynotify.PubSub(connect()).close()
+        assert blocks(engine_name) == []
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 # ---- transactions, threads, other connections ----------------------------------------------------
 
 
@@ -640,6 +701,32 @@ def test_in_a_transaction_it_is_sent_at_the_commit(
     sender.close()
     assert receiver.run(0) == 0
     assert blocks(engine_name) == []
+
+
+def test_connected_again(new_name: Any, new_pubsub: NewPubSub) -> None:
+    """What was read of the old segment is gone with its files, and nothing waits for it."""
+    name = new_name()
+    sender, receiver = (new_pubsub(lambda: pynotify.connect(name)) for _ in range(2))
+    receiver.subscribe("c")
+    for number in range(30):
+        sender.publish("c", f"{number}")
+    for number in range(2):
+        sender.publish("c", frame(number))
+    take(receiver, 31)
+    pynotify.unlink(name, force=True)
+    received = []
+    while not any(
+        isinstance(obj, pynotify.Gap) and obj.reason == "reconnected" for obj in received
+    ):
+        received += objects(take(receiver, 1))
+    assert isinstance(received[0], pynotify.Gap)
+    assert len(received) == 2
+    del received
+    for number in range(5):
+        sender.publish("c", frame(number))
+        sender.publish("c", frame(number))
+        assert [number_of(array) for array in objects(take(receiver, 2))] == [number] * 2
+    assert len(blocks(name)) <= 3
 
 
 def test_threads_of_one_pubsub(sender: pynotify.PubSub, receiver: pynotify.PubSub) -> None:
@@ -723,12 +810,14 @@ def test_a_pubsub_hears_its_own_arrays(connect: Connect, new_pubsub: NewPubSub) 
 def test_one_that_skips_itself_uses_its_block_again(
     connect: Connect, new_pubsub: NewPubSub, engine_name: str
 ) -> None:
-    pubsub = new_pubsub(connect(), skip_self=True)
+    """Also where another thread reads for it."""
+    conn = connect()
+    pubsub = new_pubsub(conn, skip_self=True)
     pubsub.subscribe("c")
     for number in range(5):
         pubsub.publish("c", frame(number))
-        assert pubsub.run(0) == 0
-    assert len(blocks(engine_name)) <= 2
+        assert conn.poll() == []
+    assert len(blocks(engine_name)) == 1
 
 
 def test_a_listener_that_is_no_pubsub_holds_nothing(
