@@ -181,7 +181,7 @@ def test_order_among_other_objects(sender: pynotify.PubSub, receiver: pynotify.P
 def test_malformed_ones_are_counted() -> None:
     assembler = Assembler(max_object=1 << 20, max_pending=1 << 20)
     good = describe(np.zeros(3))
-    texts = [good[:-5], b"(1,2)", b"('<f8', (-1,), 'C')", b"('|O', (1,), 'C')", b"('<f8', (1,), 7)"]
+    texts = [good[:-5], b"(1,2)", b"('<f8', (-1,), 'C')", b"('|O', (3,), 'C')", b"('<f8', (1,), 7)"]
     payloads = [b"&", b"&\0\xff\xff", b"&\0" + len(good).to_bytes(2, "little") + good + bytes(23)]
     payloads += [b"&\0" + len(text).to_bytes(2, "little") + text + bytes(24) for text in texts]
     payloads += [b"&\1" + len(good).to_bytes(2, "little") + good + bytes(40)]
@@ -300,7 +300,7 @@ def test_arrays_cost_no_descriptors(sender: pynotify.PubSub, receiver: pynotify.
     for number in range(50):
         sender.publish("c", frame(number, 10_000))
     kept += objects(take(receiver, 50))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
     assert not any(map(in_queue, kept))
 
 
