@@ -734,6 +734,8 @@ def test_threads_of_one_pubsub(sender: pynotify.PubSub, receiver: pynotify.PubSu
         for number in range(first, first + 30):
             sender.publish("c", frame(number, 20_000))
 
+    sender.publish("c", frame(0, 20_000))  # else the receiver may just be reading, see (3)
+    take(receiver, 1)
     sending = [Call(send, 100 * thread) for thread in range(4)]
     numbers = []
     while len(numbers) < 120:
