@@ -57,10 +57,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
-import struct
 import threading
 import weakref
 from collections import OrderedDict, deque
@@ -68,6 +66,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynotify._process import reset_after_fork
 from pynotify.pubsub._arrays import Place, order_of
+from pynotify.pubsub._memory import HEAD, LockFile, Mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -82,10 +81,7 @@ logger = logging.getLogger("pynotify")
 SHARED_FROM: Final = 64 << 10
 DEFAULT_SHARED: Final = 128 << 20
 
-_HEAD: Final = 64
 _PAGE: Final = 4096
-_GENERATION = struct.Struct("<Q")
-_FLOCK = struct.Struct("@hhqqi4x")
 _READING: Final = 1 << 62
 _ARENA_BITS: Final = 30
 #: Bytes of blocks that a reader keeps mapped for the next arrays in them.
@@ -106,151 +102,6 @@ def _block_byte(arena: int, number: int) -> int:
     return arena << 32 | number
 
 
-class LockFile:
-    """The file of locks, opened once more: its locks are this object's."""
-
-    __slots__ = ("__weakref__", "fd", "inode")
-
-    def __init__(self, path: str, *, create: bool = False) -> None:
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-        self.fd = os.open(path, flags, 0o600)
-        self.inode = os.fstat(self.fd).st_ino
-
-    def _lock(self, kind: int, at: int, length: int) -> bool:
-        if self.fd < 0:
-            return False
-        try:
-            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, 0, at, length, 0))
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                return False
-            raise
-        return True
-
-    def share(self, at: int, length: int = 1) -> bool:
-        """Lock bytes as others may, too; length 0: up to the end.  False: one has them alone."""
-        return self._lock(fcntl.F_RDLCK, at, length)
-
-    def own(self, at: int) -> bool:
-        """Lock a byte alone.  False: another has it."""
-        return self._lock(fcntl.F_WRLCK, at, 1)
-
-    def drop(self, at: int, length: int = 1) -> None:
-        """Unlock."""
-        self._lock(fcntl.F_UNLCK, at, length)
-
-    def is_free(self, at: int) -> bool:
-        """Whether no other has a lock on the byte."""
-        found = fcntl.fcntl(self.fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
-        return bool(_FLOCK.unpack(found)[0] == fcntl.F_UNLCK)
-
-    @property
-    def is_open(self) -> bool:
-        """False too when the program has closed the descriptor, and another file has its number."""
-        try:
-            return self.fd >= 0 and os.fstat(self.fd).st_ino == self.inode
-        except OSError:
-            return False
-
-    def close(self) -> None:
-        """Drop all locks.  Closing twice is allowed."""
-        if self.is_open:
-            os.close(self.fd)
-        self.fd = -1
-
-    def __del__(self) -> None:
-        if getattr(self, "fd", -1) >= 0:
-            self.close()
-
-
-# ---- mappings ------------------------------------------------------------------------------------
-
-
-class _Memory:
-    """mmap() itself: that of the standard library keeps a descriptor for each mapping."""
-
-    def __init__(self) -> None:
-        import ctypes  # noqa: PLC0415
-
-        library = ctypes.CDLL(None, use_errno=True)
-        self._errno = ctypes.get_errno
-        self._failed = ctypes.c_void_p(-1).value
-        self._map, self._unmap = library.mmap, library.munmap
-        self._map.restype = ctypes.c_void_p
-        self._map.argtypes = (
-            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
-            ctypes.c_long,
-        )
-        self._unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-
-    def map(self, fd: int, length: int, *, writable: bool) -> int:
-        """The address of a shared mapping."""
-        protection = 3 if writable else 1
-        address = self._map(None, length, protection, 1, fd, 0)
-        if address == self._failed or address is None:
-            number = self._errno()
-            raise OSError(number, os.strerror(number))
-        return int(address)
-
-    def unmap(self, address: int, length: int) -> None:
-        """Undo map()."""
-        self._unmap(address, length)
-
-
-_memory: list[_Memory] = []
-
-
-class _Mapping:
-    """A block in this process's memory, until the last reference to it goes."""
-
-    __slots__ = ("_address", "_head", "_memory", "_writable", "length")
-
-    def __init__(self, fd: int, length: int, *, writable: bool = False) -> None:
-        if not _memory:
-            _memory.append(_Memory())
-        self._memory = _memory[0]
-        self._address = 0
-        self.length, self._writable = length, writable
-        self._address = self._memory.map(fd, length, writable=writable)
-        self._head: Any = self.bytes_at(0, _HEAD, self)
-
-    def bytes_at(self, start: int, size: int, holder: Any) -> Any:
-        """An array of bytes, which keeps `holder`."""
-        import numpy as np  # noqa: PLC0415
-
-        interface = {
-            "data": (self._address + start, not self._writable),
-            "shape": (size,),
-            "typestr": "|u1",
-            "version": 3,
-        }
-        return np.asarray(_Bytes(interface, None if holder is self else holder))
-
-    @property
-    def generation(self) -> int:
-        """The block's, as its owner has left it."""
-        return int(_GENERATION.unpack_from(self._head)[0])
-
-    @generation.setter
-    def generation(self, value: int) -> None:
-        """Set it; by the owner."""
-        _GENERATION.pack_into(self._head, 0, value)
-
-    def __del__(self) -> None:
-        if self._address:
-            self._memory.unmap(self._address, self.length)
-
-
-class _Bytes:
-    """What numpy makes an array of."""
-
-    __slots__ = ("__array_interface__", "_holder")
-
-    def __init__(self, interface: dict[str, Any], holder: Any) -> None:
-        self.__array_interface__ = interface
-        self._holder = holder
-
-
 # ---- the sending side ----------------------------------------------------------------------------
 
 
@@ -259,7 +110,7 @@ class Block:
 
     __slots__ = ("at", "commit", "mapping", "number", "position", "transaction")
 
-    def __init__(self, number: int, at: int, mapping: _Mapping) -> None:
+    def __init__(self, number: int, at: int, mapping: Mapping) -> None:
         self.number, self.at, self.mapping = number, at, mapping
         self.transaction: weakref.ref[OpenTransaction] | None = None
         #: Head and last commit at a time when its reference had been committed.
@@ -306,7 +157,7 @@ class Arena:
         import numpy as np  # noqa: PLC0415
 
         with self._lock:
-            block = self._take(_HEAD + array.nbytes)
+            block = self._take(HEAD + array.nbytes)
             if block is None:
                 return None
             self._generation += 1
@@ -315,7 +166,7 @@ class Arena:
             mapping = block.mapping
             mapping.generation = generation
             order: Any = order_of(array)
-            memory = mapping.bytes_at(_HEAD, array.nbytes, mapping)
+            memory = mapping.bytes_at(HEAD, array.nbytes, mapping)
             np.copyto(np.ndarray(array.shape, array.dtype, memory, order=order), array)
             locks = self._locks
             assert locks is not None
@@ -354,7 +205,7 @@ class Arena:
                 logger.warning(
                     "PubSub: an array of %d bytes finds no place in %s and goes through the queue:"
                     " %s",
-                    *(size - _HEAD, os.path.dirname(self._files.lock_path), error),
+                    *(size - HEAD, os.path.dirname(self._files.lock_path), error),
                 )
             return None
 
@@ -439,7 +290,7 @@ class Arena:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.posix_fallocate(fd, 0, length)  # else writing to it may be a SIGBUS
-            block = Block(number, at, _Mapping(fd, length, writable=True))
+            block = Block(number, at, Mapping(fd, length, writable=True))
         except BaseException:
             os.unlink(path)
             locks.drop(at)
@@ -515,7 +366,7 @@ class _Holder:
 
     __slots__ = ("_at", "_held", "_mapping")
 
-    def __init__(self, held: _Held, at: int, mapping: _Mapping) -> None:
+    def __init__(self, held: _Held, at: int, mapping: Mapping) -> None:
         self._held, self._at, self._mapping = held, at, mapping
 
     def __del__(self) -> None:
@@ -535,7 +386,7 @@ class _Held:
         self._lock = threading.Lock()
         self._counts: dict[int, int] = {}
         self._gone: deque[int] = deque()
-        self._kept: OrderedDict[int, _Mapping] = OrderedDict()
+        self._kept: OrderedDict[int, Mapping] = OrderedDict()
         self._bytes = 0
         #: Of each arena, how many blocks it had dropped.
         self._dropped: dict[int, int] = {}
@@ -571,11 +422,11 @@ class _Held:
                 self._gone.append(at)
         if holder is None or mapping is None:
             return None
-        memory = mapping.bytes_at(_HEAD, place.size, holder)
+        memory = mapping.bytes_at(HEAD, place.size, holder)
         order: Any = layout.order
         return np.ndarray(layout.shape, layout.dtype, memory, order=order)
 
-    def _mapping(self, place: Place, at: int) -> _Mapping | None:
+    def _mapping(self, place: Place, at: int) -> Mapping | None:
         if self._dropped.get(place.arena) != place.dropped:
             self._dropped[place.arena] = place.dropped
             self._forget(place.arena)
@@ -588,9 +439,9 @@ class _Held:
                 return None
             try:
                 length = os.fstat(fd).st_size
-                if length < _HEAD + place.size:
+                if length < HEAD + place.size:
                     return None
-                mapping = _Mapping(fd, length)
+                mapping = Mapping(fd, length)
             finally:
                 os.close(fd)
             self._keep(at, mapping)
@@ -598,7 +449,7 @@ class _Held:
             self._kept.move_to_end(at)
         return mapping
 
-    def _keep(self, at: int, mapping: _Mapping) -> None:
+    def _keep(self, at: int, mapping: Mapping) -> None:
         self._kept[at] = mapping
         self._bytes += mapping.length
         while self._bytes > _KEPT and self._kept:

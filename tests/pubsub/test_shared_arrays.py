@@ -22,7 +22,7 @@ from pubsub.conftest import NewPubSub
 from pubsub.objects import objects, take
 from pubsub.server import Server
 from pynotify._array_files import ArrayFiles, array_files
-from pynotify.pubsub import _local, _shared
+from pynotify.pubsub import _local, _memory, _shared
 from pynotify.pubsub._arrays import describe
 from pynotify.pubsub._assembly import Assembler, Segment
 from receiving import PATIENCE, wait_until
@@ -459,7 +459,7 @@ def publish_and_die(name: str, when: str) -> None:
     if when == "the block is made":
         os.posix_fallocate = die
     elif when == "the block is mapped":
-        _shared._Mapping.__init__ = die  # type: ignore[method-assign]
+        _memory.Mapping.__init__ = die  # type: ignore[method-assign]
     elif when == "it is written":
         np.copyto = die
     elif when == "it is placed":

@@ -1,0 +1,156 @@
+"""What _shared.py is made of: locks on bytes of a file, and blocks mapped into memory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from typing import Any, Final
+
+#: Bytes of a block before its array.
+HEAD: Final = 64
+_GENERATION = struct.Struct("<Q")
+_FLOCK = struct.Struct("@hhqqi4x")
+
+
+class LockFile:
+    """The file of locks, opened once more: its locks are this object's."""
+
+    __slots__ = ("__weakref__", "fd", "inode")
+
+    def __init__(self, path: str, *, create: bool = False) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+        self.fd = os.open(path, flags, 0o600)
+        self.inode = os.fstat(self.fd).st_ino
+
+    def _lock(self, kind: int, at: int, length: int) -> bool:
+        if self.fd < 0:
+            return False
+        try:
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, 0, at, length, 0))
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def share(self, at: int, length: int = 1) -> bool:
+        """Lock bytes as others may, too; length 0: up to the end.  False: one has them alone."""
+        return self._lock(fcntl.F_RDLCK, at, length)
+
+    def own(self, at: int) -> bool:
+        """Lock a byte alone.  False: another has it."""
+        return self._lock(fcntl.F_WRLCK, at, 1)
+
+    def drop(self, at: int, length: int = 1) -> None:
+        """Unlock."""
+        self._lock(fcntl.F_UNLCK, at, length)
+
+    def is_free(self, at: int) -> bool:
+        """Whether no other has a lock on the byte."""
+        found = fcntl.fcntl(self.fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
+        return bool(_FLOCK.unpack(found)[0] == fcntl.F_UNLCK)
+
+    @property
+    def is_open(self) -> bool:
+        """False too when the program has closed the descriptor, and another file has its number."""
+        try:
+            return self.fd >= 0 and os.fstat(self.fd).st_ino == self.inode
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Drop all locks.  Closing twice is allowed."""
+        if self.is_open:
+            os.close(self.fd)
+        self.fd = -1
+
+    def __del__(self) -> None:
+        if getattr(self, "fd", -1) >= 0:
+            self.close()
+
+
+class _Memory:
+    """mmap() itself: that of the standard library keeps a descriptor for each mapping."""
+
+    def __init__(self) -> None:
+        import ctypes  # noqa: PLC0415
+
+        library = ctypes.CDLL(None, use_errno=True)
+        self._errno = ctypes.get_errno
+        self._failed = ctypes.c_void_p(-1).value
+        self._map, self._unmap = library.mmap, library.munmap
+        self._map.restype = ctypes.c_void_p
+        self._map.argtypes = (
+            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
+            ctypes.c_long,
+        )
+        self._unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+    def map(self, fd: int, length: int, *, writable: bool) -> int:
+        """The address of a shared mapping."""
+        protection = 3 if writable else 1
+        address = self._map(None, length, protection, 1, fd, 0)
+        if address == self._failed or address is None:
+            number = self._errno()
+            raise OSError(number, os.strerror(number))
+        return int(address)
+
+    def unmap(self, address: int, length: int) -> None:
+        """Undo map()."""
+        self._unmap(address, length)
+
+
+_memory: list[_Memory] = []
+
+
+class Mapping:
+    """A block in this process's memory, until the last reference to it goes."""
+
+    __slots__ = ("_address", "_head", "_memory", "_writable", "length")
+
+    def __init__(self, fd: int, length: int, *, writable: bool = False) -> None:
+        if not _memory:
+            _memory.append(_Memory())
+        self._memory = _memory[0]
+        self._address = 0
+        self.length, self._writable = length, writable
+        self._address = self._memory.map(fd, length, writable=writable)
+        self._head: Any = self.bytes_at(0, HEAD, self)
+
+    def bytes_at(self, start: int, size: int, holder: Any) -> Any:
+        """An array of bytes, which keeps `holder`."""
+        import numpy as np  # noqa: PLC0415
+
+        interface = {
+            "data": (self._address + start, not self._writable),
+            "shape": (size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+        return np.asarray(_Bytes(interface, None if holder is self else holder))
+
+    @property
+    def generation(self) -> int:
+        """The block's, as its owner has left it."""
+        return int(_GENERATION.unpack_from(self._head)[0])
+
+    @generation.setter
+    def generation(self, value: int) -> None:
+        """Set it; by the owner."""
+        _GENERATION.pack_into(self._head, 0, value)
+
+    def __del__(self) -> None:
+        if self._address:
+            self._memory.unmap(self._address, self.length)
+
+
+class _Bytes:
+    """What numpy makes an array of."""
+
+    __slots__ = ("__array_interface__", "_holder")
+
+    def __init__(self, interface: dict[str, Any], holder: Any) -> None:
+        self.__array_interface__ = interface
+        self._holder = holder
