@@ -151,8 +151,8 @@ static bool is_of_a_channel(struct pn_segment *seg, struct pn_topic *topic, uint
     return false;
 }
 
-/* The next record of it in that queue which is deferred, *at on; -EAGAIN: *left is 0, so much as one
- * hold of the lock looks at. */
+/* The next record of it in that queue which is deferred, *at on; -EAGAIN: *left is 0, of as much as
+ * one hold of the lock looks at. */
 static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t id, uint64_t queue,
                         struct pn_diskqueue_cursor *at, uint64_t *left, struct pn_deferred *d)
 {

@@ -40,8 +40,8 @@ uint32_t pn_deferred_in_memory_locked(struct pn_segment *seg, struct pn_topic *t
 void pn_deferred_copies_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                                int64_t now, void (*each)(void *arg, uint32_t ref), void *arg);
 /* The next record that was written since; *since is behind it then, and *found says which.  1; 0;
- * -EAGAIN: *since is further on, and *left is 0, which begins as PN_LOOK_BYTES in a hold of the lock;
- * -errno. */
+ * -EAGAIN: *since is further on, and *left is 0, which begins as PN_LOOK_BYTES in a hold of the
+ * lock; -errno. */
 enum { PN_LOOK_BYTES = 1 << 20 };
 int pn_deferred_since_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                              struct pn_deferred_since *since, uint64_t *left,
