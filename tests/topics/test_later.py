@@ -402,6 +402,44 @@ def test_a_task_that_cancels_waits_for_room_as_long_as_others(blocking: str) -> 
         asyncio.run(cancel(message_id, behind))
 
 
+@pytest.mark.parametrize("how", ["cancel", "transaction", "empty", "delete"])
+def test_what_is_over_in_one_channel_comes_to_the_other_after_a_reboot(
+    tmp_path: Path, new_name: Callable[[], str], how: str
+) -> None:
+    """One has put its copy off, and then that is over; the other has not read so far."""
+    name = new_name()
+    options = {"topic_memory": MEMORY, "data_dir": str(tmp_path)}
+    with pynotify.connect(name, **options) as conn:
+        topic = conn.topic("jobs", durable=True)
+        live, idle = topic.channel("live"), topic.channel("idle")
+        with live.consumer() as consumer:
+            for _ in range(600):
+                topic.publish(BODY)
+                consumer.get(PATIENCE).finish()
+            wanted = topic.publish("wanted")
+            consumer.get(PATIENCE).requeue(delay=TOMORROW)
+            put_off(topic, MANY)  # so that it leaves memory
+        if how == "cancel":
+            assert topic.cancel(wanted)
+        elif how == "transaction":
+            with conn.transaction():
+                assert topic.cancel(wanted)
+        elif how == "empty":
+            live.empty()
+        else:
+            live.delete()
+    pynotify.unlink(name)
+    with pynotify.connect(name, **options) as conn:
+        idle = conn.topic("jobs", durable=True).channel("idle")
+        with idle.consumer() as consumer:
+            bodies = []
+            for _ in range(601):
+                message = consumer.get(PATIENCE)
+                bodies.append(message.body)
+                message.finish()
+        assert bodies[-1] == b"wanted"
+
+
 def listener_is_behind(conn: pynotify.Connection) -> None:
     """Until the queue is full."""
     conn.listen("full")

@@ -15,7 +15,9 @@
  *    cannot be read is an error of the commit: it does not know then what to end.  One hold of the
  *    lock reads a part of it; then everything is taken back as well, and the commit begins again
  *    with what was found, and goes on reading behind that.
- * 4. prepare() keeps a PREPARED tombstone for each operation of a message that is in files, or may
+ * 4. The log of a durable topic is told which channels have done with the message, as one that has
+ *    not put it off still gets it; what stands in a backlog, or the topic's own files, is of none.
+ * 5. prepare() keeps a PREPARED tombstone for each operation of a message that is in files, or may
  *    go there: as many as the message can come to have records.  Its commit cannot fail: it ends
  *    what the group can, and what can be read.
  */
@@ -27,7 +29,10 @@
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/cancel.h"
+#include "topic/cursors.h"
+#include "topic/notes.h"
 #include "topic/on_disk.h"
+#include "topic/queues.h"
 #include "topic/tables.h"
 #include "topic/tombstones.h"
 #include "topic/topic.h"
@@ -45,6 +50,7 @@ static int add_op(struct pn_txn *txn, pn_ref topic, uint64_t id, const struct pn
     op->topic = topic;
     op->id = id;
     op->on_disk = d->on_disk;
+    op->at = d->at;
     op->seq = d->seq;
     op->due = d->due;
     op->since = d->since;
@@ -167,13 +173,14 @@ static int find_record(const struct plan *plan, size_t i, struct pn_deferred_sin
 {
     const struct pn_segment *seg = plan->txn->conn->seg;
     struct pn_pending_op *op = &plan->ops[i];
-    struct pn_deferred found = {.seq = op->seq, .due = op->due};
+    struct pn_deferred found = {.at = op->at, .seq = op->seq, .due = op->due};
     int rc = 1;
     if (!op->on_disk || op->due <= plan->now || is_taken(plan, i, op->seq) ||
         !pn_deferred_on_disk_locked(seg, plan->topic, op->seq))
         do
             rc = look_since(plan, since, &found);
         while (rc == 1 && is_taken(plan, i, found.seq));
+    op->at = found.at;
     op->seq = found.seq;
     op->due = found.due;
     op->on_disk = rc == 1;
@@ -288,6 +295,47 @@ void pn_cancel_op_undo_locked(const struct pn_conn *conn, struct pn_pending_op *
     if (prepare ? pn_tombstone_is_prepared(conn->seg, op->tombstone, conn) : op->tombstone != 0)
         pn_tombstone_free_locked(conn->seg, op->tombstone);
     op->tombstone = op->message = 0;
+}
+
+/* The channels whose record it buries; false: they are not known, or it is of none yet. */
+static bool note_record(struct pn_segment *seg, struct pn_topic *topic,
+                        const struct pn_pending_op *op)
+{
+    struct pn_diskqueue_cursor at = op->at;
+    struct pn_topic_on_disk d;
+    struct pn_spilled_delivery to;
+    const uint64_t queue = op->seq & PN_SEQ_QUEUE;
+    const int rc = queue == 0             ? 0
+                   : queue == PN_REST_SEQ ? pn_rest_look_locked(seg, topic, &at, &d)
+                                          : pn_later_look_locked(seg, topic, &at, &d);
+    if (rc != 1 || d.seq != op->seq || !d.there)
+        return false;
+    if (queue == PN_REST_SEQ)
+        PN_EACH_CHANNEL_AS (seg, topic, ch)
+            if (pn_rest_has(seg, topic, ch, &d))
+                pn_durable_note_ended_locked(seg, topic, op->id, pn_topic_channel_index(seg, ch),
+                                             false);
+    for (uint32_t i = 0; queue == PN_LATER_SEQ && i < d.deliveries.n; i++)
+        if (pn_spilled_delivery_locked(seg, topic, &d.deliveries, i, &to))
+            pn_durable_note_ended_locked(seg, topic, op->id, to.channel, false);
+    return true;
+}
+
+void pn_cancel_op_note_locked(struct pn_segment *seg, struct pn_topic *topic,
+                              const struct pn_pending_op *op)
+{
+    pn_assert_held(seg);
+    bool of_all = op->tombstone != 0 && !note_record(seg, topic, op);
+    if (op->message != 0)
+        PN_EACH_DELIVERY (seg, pn_message_at(seg, op->message), at) {
+            const uint32_t channel = pn_delivery_at(seg, at)->channel;
+            if (pn_is_backlog(seg, pn_topic_channel_at(seg, channel)))
+                of_all = true;
+            else
+                pn_durable_note_ended_locked(seg, topic, op->id, channel, false);
+        }
+    if (of_all)
+        pn_durable_note_cancelled_locked(seg, topic, op->id, false);
 }
 
 struct pn_new_entry pn_cancel_op_entry(const struct pn_segment *seg, const struct pn_pending_op *op,

@@ -23,6 +23,9 @@ int pn_cancel_ops_plan_locked(struct pn_txn *txn, size_t first, const struct pn_
                               bool prepare, uint64_t *left);
 void pn_cancel_op_undo_locked(const struct pn_conn *conn, struct pn_pending_op *op, bool prepare);
 
+/* For the log of a durable topic: what it will end. */
+void pn_cancel_op_note_locked(struct pn_segment *seg, struct pn_topic *topic,
+                              const struct pn_pending_op *op);
 /* What it ends, of one that ends something; *ended is to live as long as the entry. */
 struct pn_new_entry pn_cancel_op_entry(const struct pn_segment *seg, const struct pn_pending_op *op,
                                        struct pn_ended *ended);

@@ -66,6 +66,7 @@ struct pn_pending_op {
     bool again; /* of the cancel that the operation before is of (cancel_ops.c) */
     /* to be cancelled, and on disk: which record of its topic's queues, deferred until when */
     bool on_disk;
+    struct pn_diskqueue_cursor at; /* it is read from there on */
     uint64_t seq;
     int64_t due;
     struct pn_deferred_since since; /* there it may have gone since */

@@ -382,21 +382,31 @@ static void begin_staging(struct pn_pending *p)
     }
 }
 
-/* Or PN_CANCEL_AGAIN. */
-static int stage_all(struct staging *s)
+/* Before anything else: they may have to be tried again, and what is written to files is not to be
+ * written each time. */
+static int plan_cancels(struct staging *s)
 {
     struct pn_pending *p = &s->txn->pending;
     uint64_t left = PN_LOOK_BYTES;
     int rc = 0;
+    for (size_t i = 0; rc == 0 && i < p->nops; i++)
+        if (p->ops[i].kind == PN_OP_CANCEL && !p->ops[i].again)
+            rc = pn_cancel_ops_plan_locked(s->txn, i, &s->now, s->prepare, &left);
+    return rc;
+}
+
+/* Or PN_CANCEL_AGAIN. */
+static int stage_all(struct staging *s)
+{
+    struct pn_pending *p = &s->txn->pending;
     begin_staging(p);
+    int rc = plan_cancels(s);
     for (size_t i = 0; rc == 0 && i < p->nops; i++) {
         struct pn_pending_op *op = &p->ops[i];
         if (op->kind == PN_OP_PUBLISH)
             rc = stage_publish(s, op);
         else if (op->kind == PN_OP_ANSWER)
             rc = stage_answer(s, op);
-        else if (!op->again)
-            rc = pn_cancel_ops_plan_locked(s->txn, i, &s->now, s->prepare, &left);
     }
     if (rc == 0)
         rc = write_gathered(s);
@@ -473,16 +483,12 @@ static int log_all(struct staging *s)
     const struct pn_pending *p = &s->txn->pending;
     if (seg->topics.ctl->log_ready == 0)
         return 0;
-    bool noted = false; /* that cancel, by one of its operations */
     for (size_t i = 0; i < p->nops; i++) {
         const struct pn_pending_op *op = &p->ops[i];
-        const struct pn_topic *topic = pn_topic_at(seg, (uint32_t) op->topic - 1);
-        noted &= op->again;
+        struct pn_topic *topic = pn_topic_at(seg, (uint32_t) op->topic - 1);
         if (op->kind == PN_OP_CANCEL) {
-            if (!noted && (op->message != 0 || op->tombstone != 0)) {
-                pn_durable_note_cancelled_locked(seg, topic, op->id, false);
-                noted = true;
-            }
+            if (op->message != 0 || op->tombstone != 0)
+                pn_cancel_op_note_locked(seg, topic, op);
             continue;
         }
         if (op->message != 0)

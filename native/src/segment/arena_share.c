@@ -80,6 +80,18 @@ bool pn_arena_may_locked(const struct pn_arena *mem, uint32_t owner,
     return own->bodies == 0 && left >= others; /* 3 */
 }
 
+bool pn_arena_leaves_shares_locked(const struct pn_arena *mem, uint32_t owner,
+                                   const struct pn_arena_need *need)
+{
+    pn_assert_arena_held(mem);
+    const struct pn_arena_control *ctl = mem->ctl;
+    const struct pn_arena_owner *own = &mem->owner[owner < mem->owners ? owner : 0];
+    const uint64_t pages = pn_arena_pages_for(mem, owner, need), has = own->pages;
+    const uint64_t unused = own->counts != 0 && has < ctl->share ? ctl->share - has : 0;
+    return pages <= ctl->pages_free &&
+           ctl->pages_free - pages >= ctl->reserved - unused + need->spare;
+}
+
 /* With no free cell there. */
 static uint64_t pages_at_most(const struct pn_arena_need *need)
 {

@@ -14,6 +14,11 @@ void pn_arena_count_locked(struct pn_arena *mem, uint32_t owner, bool counts);
 bool pn_arena_may_locked(const struct pn_arena *mem, uint32_t owner,
                          const struct pn_arena_need *need);
 
+/* Is there room besides what others have not taken of their shares?  Nothing is kept for owners
+ * that are to come. */
+bool pn_arena_leaves_shares_locked(const struct pn_arena *mem, uint32_t owner,
+                                   const struct pn_arena_need *need);
+
 /* Pages that are kept for those of the owner's users that have little (arena_share.c, 7). */
 uint64_t pn_arena_reserve_of(const struct pn_arena *mem, const struct pn_arena_need *need);
 

@@ -100,21 +100,40 @@ static bool is_deferred_copy(const struct pn_segment *seg, uint32_t ref, int64_t
            all_deferred(seg, pn_message_at(seg, ref), now);
 }
 
+/* Copies that were found, and in how many channels; more than these are looked for to the end. */
+struct copies {
+    uint32_t ref[16], n, channels;
+};
+
+static void add_copy(const struct pn_segment *seg, struct copies *found, uint32_t ref)
+{
+    const uint32_t most = sizeof found->ref / sizeof found->ref[0];
+    for (uint32_t i = 0; i < found->n && i < most; i++)
+        if (found->ref[i] == ref)
+            return;
+    if (found->n < most)
+        found->ref[found->n] = ref;
+    found->n++;
+    found->channels += found->n <= most ? pn_message_at(seg, ref)->refs : 0;
+}
+
 void pn_deferred_copies_locked(struct pn_segment *seg, struct pn_topic *topic, uint64_t id,
                                int64_t now, void (*each)(void *arg, uint32_t ref), void *arg)
 {
     pn_assert_topics_held(seg);
     const bool several = topic->rest.max_file != 0; /* else there is one, of all its channels */
-    bool found = false;
+    struct copies found = {.n = 0};
     PN_EACH_CHANNEL (seg, topic, i) {
-        if (found && !several)
+        if ((found.n != 0 && !several) || found.channels >= topic->nchannels)
             break;
         const uint32_t ref = find_timed(seg, pn_topic_channel_at(seg, i - 1), id);
-        found |= ref != 0;
+        if (ref == 0)
+            continue;
+        add_copy(seg, &found, ref);
         if (is_deferred_copy(seg, ref, now))
             each(arg, ref);
     }
-    const uint32_t ref = found && !several ? 0 : find_in_backlog(seg, topic, id);
+    const uint32_t ref = found.n != 0 ? 0 : find_in_backlog(seg, topic, id);
     if (is_deferred_copy(seg, ref, now))
         each(arg, ref);
 }
@@ -161,6 +180,7 @@ static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t
     if (pn_diskqueue_depth(pn_topic_queue_of(topic, queue)) == 0)
         return 0;
     while (*left > 0) {
+        const struct pn_diskqueue_cursor before = *at;
         int rc = queue == PN_REST_SEQ    ? pn_rest_look_locked(seg, topic, at, &m)
                  : queue == PN_LATER_SEQ ? pn_later_look_locked(seg, topic, at, &m)
                                          : pn_topic_disk_look_locked(seg, topic, at, &m);
@@ -170,6 +190,7 @@ static int find_on_disk(struct pn_segment *seg, struct pn_topic *topic, uint64_t
         *left = *left > cost ? *left - cost : 0;
         if (rc != 1 || !m.there || m.m.id != id || !is_of_a_channel(seg, topic, queue, &m))
             continue;
+        d->at = before;
         d->seq = m.seq;
         d->due = m.due;
         d->on_disk = m.due > now && (m.expires == 0 || m.expires > now) &&
@@ -272,7 +293,7 @@ int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
         if (rc != 0)
             return rc;
         rc = pn_deferred_find_locked(seg, topic, id, &d);
-        if (d.places > 1 && (!d.ended || (rc == 1 && topic->rest.max_file != 0)))
+        if (topic->nchannels > 1 && (!d.ended || (rc == 1 && topic->rest.max_file != 0)))
             rc = PN_CANCEL_EVERYWHERE;
         else if (rc == 1 && d.on_disk &&
                  pn_tombstone_make_locked(seg, topic, d.seq, PN_TOMB_LIVE, conn) == 0)

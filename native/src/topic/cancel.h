@@ -23,7 +23,8 @@ struct pn_deferred {
     struct pn_deferred_since since;    /* at the beginning */
     uint32_t places;                   /* no more records of it can there be at once */
     uint32_t message;                  /* in memory, or 0 */
-    bool on_disk;                      /* this record: */
+    bool on_disk;                      /* this record, which is read from `at` on: */
+    struct pn_diskqueue_cursor at;
     uint64_t seq;
     int64_t due; /* until when that record is deferred */
 };

@@ -402,30 +402,39 @@ static bool is_wanted(const struct turn *t, const struct record *r, bool expired
         if (!pn_spilled_delivery_locked(t->seg, t->topic, &r->d.deliveries, i, &d))
             continue;
         wanted = true;
-        pn_topic_channel_at(t->seg, d.channel)->expired += expired;
+        if (!expired)
+            continue;
+        pn_topic_channel_at(t->seg, d.channel)->expired++;
+        pn_durable_note_ended_locked(t->seg, t->topic, r->d.m.id, d.channel, true);
     }
     return wanted;
 }
 
-/* It is over: cancelled, of no channel that is there, or expired. */
+/* It is over: cancelled, of no channel that is there, or expired.  The log is told no more than
+ * that it has expired in these channels: others may have it, and of what was emptied or deleted
+ * it was told as such. */
 static bool is_over(const struct turn *t, const struct record *r)
 {
     const bool expired = r->d.there && r->d.expires != 0 && r->d.expires <= t->now;
     if (r->d.there && is_wanted(t, r, expired) && !expired)
         return false;
-    if (r->d.there)
-        pn_durable_note_cancelled_locked(t->seg, t->topic, r->d.m.id, true);
     count_all(t, r, false, false);
     advance(t, r);
     PN_CRASH("later:over");
     return true;
 }
 
-/* 1: it is in memory again; 0: there is no room; `shared`: none in the topic's share. */
+/* 1: it is in memory again; 0: there is no room; `shared`: none in the topic's share; else: none
+ * but what other topics have not taken of theirs. */
 static int come_back(struct turn *t, const struct record *r, bool shared)
 {
     struct pn_segment *seg = t->seg;
     struct pn_topic_redo *redo = &seg->topics.ctl->redo;
+    const uint64_t bytes = (uint64_t) r->d.m.headers_len + r->d.m.body_len;
+    const struct pn_arena_need need = pn_message_need(seg, t->topic, bytes, true);
+    if (!shared && !pn_arena_leaves_shares_locked(&seg->topics.arena,
+                                                  (uint32_t) (t->topic - seg->topics.topic), &need))
+        return 0;
     uint32_t ref = pn_topic_stage_given_locked(seg, t->topic, &r->d.m, &r->d.then, &r->d.deliveries,
                                                t->now, shared);
     if (ref == 0)
@@ -496,12 +505,12 @@ static bool is_to_be_divided(const struct turn *t, const struct record *r, bool 
 }
 
 /* 1: it is in memory again for channels that have room, and in `rest` for the others; 0: not now.
- * On a full disk all have it in memory, as far as there are free pages. */
-static int divide(struct turn *t, const struct record *r)
+ * On a full disk all have it in memory, as far as other topics have their shares. */
+static int divide(struct turn *t, const struct record *r, bool full)
 {
     int rc = pn_rest_divide_locked(t->seg, t->topic, &r->d, &r->to, t->now);
     if (rc != 1)
-        return come_back(t, r, false);
+        return full ? 0 : come_back(t, r, false);
     count_all(t, r, false, false);
     t->moved = true;
     return 1;
@@ -514,7 +523,7 @@ static int take_due(struct turn *t, const struct record *r)
     bool full = topic->max_depth != 0 && (uint64_t) topic->firm + topic->staged >= topic->max_depth;
     int rc = full ? 0 : come_back(t, r, true);
     if (rc == 0 && is_to_be_divided(t, r, full))
-        rc = divide(t, r);
+        rc = divide(t, r, full);
     topic->later_stuck = rc == 0 && !full ? r->d.m.headers_len + r->d.m.body_len : 0;
     return rc;
 }

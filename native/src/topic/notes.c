@@ -212,6 +212,20 @@ void pn_durable_note_cancelled_locked(struct pn_segment *seg, const struct pn_to
     wants(seg, topic);
 }
 
+void pn_durable_note_ended_locked(struct pn_segment *seg, const struct pn_topic *topic, uint64_t id,
+                                  uint32_t channel, bool happened)
+{
+    pn_assert_topics_held(seg);
+    const struct pn_log_delivery what = {
+        .id = id, .topic = (uint32_t) (topic - seg->topics.topic), .channel = channel};
+    if (!pn_is_durable(seg, topic) || pn_topic_channel_at(seg, channel)->ephemeral != 0)
+        return;
+    note_one(seg, PN_LOG_FINISHED, &what, happened);
+    if (happened)
+        has_happened(seg);
+    wants(seg, topic);
+}
+
 void pn_durable_note_answer_locked(struct pn_segment *seg, uint32_t delivery,
                                    const struct pn_answer_redo *redo)
 {

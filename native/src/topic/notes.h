@@ -35,6 +35,9 @@ void pn_durable_note_answer_locked(struct pn_segment *seg, uint32_t delivery,
                                    const struct pn_answer_redo *redo);
 void pn_durable_note_cancelled_locked(struct pn_segment *seg, const struct pn_topic *topic,
                                       uint64_t id, bool happened);
+/* The same of one channel: others may have it still. */
+void pn_durable_note_ended_locked(struct pn_segment *seg, const struct pn_topic *topic, uint64_t id,
+                                  uint32_t channel, bool happened);
 /* A staged message; and one that is staged on disk. */
 void pn_durable_note_publish_locked(struct pn_segment *seg, uint32_t ref);
 void pn_durable_note_spilled_locked(struct pn_segment *seg, const struct pn_topic *topic,

@@ -7,8 +7,8 @@
  * 2. A channel that rests and is not named passes the record; `others` of its cursor counts those.
  *    It is counted behind the commit, so after a death it may be one too few, and the channel's
  *    depth one too many, until it has come to the end of the files.
- * 3. What is divided is due, in one channel at least: no cancel finds it, and no tombstone names
- *    its record.  So `rest_given` need not follow, which is for those alone (pn_rest_depth()).
+ * 3. What is divided is due in one channel at least.  What others have put off is one deferred
+ *    message more: a cancel finds their record, if it is deferred for all that it names.
  */
 #include "topic/rest_given.h"
 
@@ -46,6 +46,16 @@ static uint32_t without_room(struct pn_segment *seg, uint32_t *ref,
         *ref = 0;
     }
     return left;
+}
+
+/* Until when is it deferred for all of them?  0: it is due for one. */
+static int64_t deferred_until(const struct pn_spilled_deliveries *given, int64_t now)
+{
+    const struct pn_spilled_delivery *to = given->bytes;
+    int64_t due = INT64_MAX;
+    for (uint32_t i = 0; i < given->n; i++)
+        due = to[i].due < due ? to[i].due : due;
+    return due > now ? due : 0;
 }
 
 /* Their record, staged. */
@@ -181,7 +191,11 @@ static int divide(struct pn_segment *seg, struct pn_topic *topic,
     uint32_t ref = pn_message_restore_begin_locked(seg, topic, &from->m, &from->then, false, false);
     const struct pn_spilled_deliveries left = {
         given, without_room(seg, &ref, &room, bytes, now, n, given)};
-    int rc = left.n == 0 ? 0 : stage_record(seg, topic, &from->m, &from->then, &left, &seq);
+    const int64_t due = left.n == 0 ? 0 : deferred_until(&left, now);
+    struct pn_new_message m = from->m;
+    if (due != 0)
+        m.delay_ns = due - from->then.mono;
+    int rc = left.n == 0 ? 0 : stage_record(seg, topic, &m, &from->then, &left, &seq);
     if (rc != 0) {
         if (ref != 0)
             pn_message_unstage_locked(seg, ref);
@@ -191,6 +205,8 @@ static int divide(struct pn_segment *seg, struct pn_topic *topic,
     commit(seg, topic, ref, seq, to);
     if (left.n != 0)
         count_record(seg, topic, &left, false);
+    if (due != 0) /* its tombstone may not count for others (pn_rest_depth()) */
+        topic->rest_given = seq;
     golive(seg, topic, ref);
     pn_topic_has_written_locked(seg, left.n == 0 ? 0 : from->bytes);
     return 1;

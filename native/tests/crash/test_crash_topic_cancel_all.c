@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "cancel_scene.h"
+#include "topic/queues.h"
 
 enum how { ALONE, IN_A_TRANSACTION, PREPARED, HOWS };
 enum where { FILES, MEMORY, IN_FLIGHT, WHERES };
@@ -169,6 +170,88 @@ static bool is_ours(const char *text)
     return ours;
 }
 
+/* ---- another copy in the same cell ----------------------------------------------------------- */
+
+enum { SOME = 40 };
+
+/* In one commit: room for channel "idle", and the end of channel c's copy. */
+static void makes_room_and_cancels(void *arg)
+{
+    pn_engine *e;
+    pn_message_out m[SOME];
+    (void) arg;
+    CHECK_OK(pn_open(name, NULL, &e));
+    pn_conn *mine = test_connect(e);
+    pn_ref of = topic_of(mine, "t");
+    pn_consumer *k = consumer_of(mine, channel_of(mine, of, "idle"), SOME);
+    pn_txn *txn = test_begin(mine);
+    for (int i = 0; i < SOME; i++) {
+        CHECK_EQ(pn_consumer_get(k, 1000 * MS, &m[i]), 1);
+        CHECK_OK(answer(mine, txn, &m[i], PN_ANSWER_FINISH, 0));
+    }
+    CHECK_EQ(pn_topic_cancel(mine, txn, of, id), 1);
+    CHECK_OK(pn_crash_arm("rest:refilled", 1, PN_CRASH_KILL));
+    CHECK_OK(pn_txn_commit(txn));
+}
+
+/* Until "idle" rests: the last message it has in a file, and channel c in memory, deferred. */
+static void publish_until_it_rests(void)
+{
+    uint64_t records = 0;
+    pn_message_out m;
+    for (int i = 0; records == 0; i++) {
+        CHECK(i < 1000);
+        id = publish(conn, topic, "of both");
+        struct pn_topic *t = topic_locked();
+        records = pn_rest_records(t);
+        pn_lock_release(test_inside());
+        GET(consumer, &m, "of both");
+        if (records == 0)
+            FINISH(conn, &m);
+    }
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, HOUR * 1000 * MS));
+}
+
+/* The commit that ends c's copy brings that of "idle" to memory, to the cell that was c's.  Killed
+ * behind that, its redo ends c's copy again, and no other. */
+static void test_another_copy_in_the_same_cell(void *arg)
+{
+    pn_options o = test_options();
+    pn_message_out m;
+    pn_stat stat;
+    (void) arg;
+    data_dir_make();
+    name = test_segment_name();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    o.topic_memory = 4 << 20;
+    CHECK_OK(pn_open(name, &o, &engine));
+    conn = test_connect(engine);
+    topic = topic_with(conn, "t", 100, PN_OVERFLOW_DISK);
+    channel = channel_of(conn, topic, "c");
+    idle = channel_of(conn, topic, "idle");
+    consumer = consumer_of(conn, channel, 2);
+    publish_until_it_rests();
+    pn_consumer *busy = consumer_of(conn, channel, 50); /* what it has fills the page of cells */
+    for (int i = 0; i < 12; i++) {
+        publish(conn, topic, "in flight");
+        (void) pn_consumer_get(busy, 0, &m);
+    }
+    const int status = reap(spawn(makes_room_and_cancels, NULL));
+    CHECK(WIFSIGNALED(status));
+    CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
+    CHECK_ENGINE(engine);
+    pn_consumer *k = consumer_of(conn, idle, 1);
+    bool came = false;
+    while (pn_consumer_get(k, 50 * MS, &m) == 1) {
+        came |= m.id == id;
+        FINISH(conn, &m);
+    }
+    CHECK(came);
+    pn_remove_spill_files(engine);
+    pn_engine_close(engine);
+    data_dir_remove();
+}
+
 /* Every WORKERS-th label, in each way; a label that was not reached is not waited for again. */
 static void work(void *arg)
 {
@@ -201,6 +284,7 @@ int main(void)
 {
     pid_t pid[WORKERS];
     test_watchdog(110);
+    CHECK_CHILD(spawn(test_another_copy_in_the_same_cell, NULL), 0);
     for (int i = 0; i < WORKERS; i++)
         pid[i] = spawn(work, &i);
     for (int i = 0; i < WORKERS; i++)

@@ -653,8 +653,9 @@ static uint64_t commits_of(pn_engine *of)
 }
 
 /* It was one message in a backlog, of a topic with one channel: the transaction's cancel was one
- * operation.  When it commits, two channels have it, each in a file. */
-static void test_channels_made_after_the_cancel_lose_it_too(void)
+ * operation.  When it commits, two channels have it, each in a file; it is prepared before, or
+ * after the second is made, or after both got it. */
+static void check_channels_made_after_the_cancel(bool prepares, bool moved_before)
 {
     static char body[2001];
     memset(body, 'x', sizeof body - 1);
@@ -670,15 +671,20 @@ static void test_channels_made_after_the_cancel_lose_it_too(void)
     CHECK_OK(pn_txn_savepoint(txn));
     CHECK_OK(publish_in(conn, txn, topic, "after", HOUR * 1000 * MS, 0, &after));
     pn_ref idle = channel_of(conn, topic, "idle");
+    if (prepares && !moved_before)
+        CHECK_OK(pn_txn_prepare(txn));
     most(128 << 10);
     pump();
     catch_up(channel);
     make_it_leave(id);
+    if (prepares && moved_before)
+        CHECK_OK(pn_txn_prepare(txn));
     CHECK_EQ(records_of(id, pn_rest_look_locked), 1);
     CHECK_EQ(records_of(id, pn_later_look_locked), 1);
     const uint64_t c = has(channel), idles = has(idle);
     CHECK_OK(pn_txn_commit(txn));
     CHECK_EQ(records_of(id, pn_rest_look_locked) + records_of(id, pn_later_look_locked), 0);
+    pump();
     CHECK_EQ(has(channel), c - 1 + 2);
     CHECK_EQ(has(idle), idles - 1 + 2);
     CANCEL(NULL, id, 0);
@@ -686,6 +692,54 @@ static void test_channels_made_after_the_cancel_lose_it_too(void)
     CANCEL(NULL, after, 1);
     CHECK_OK(pn_topic_channel_empty(conn, idle));
     CHECK_OK(pn_topic_channel_empty(conn, channel));
+    close_scene();
+}
+
+static void test_channels_made_after_the_cancel_lose_it_too(void)
+{
+    check_channels_made_after_the_cancel(false, false);
+    check_channels_made_after_the_cancel(true, false);
+    check_channels_made_after_the_cancel(true, true);
+}
+
+static void put_off(pn_ref ch, int64_t delay)
+{
+    pn_message_out m;
+    pn_consumer *k = consumer_of(conn, ch, 1);
+    GET(k, &m, "wanted");
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, delay));
+    CHECK_OK(pn_consumer_close(k));
+}
+
+/* Each channel has put it off; that of the one that is read is due when there is no room for the
+ * others, which find theirs in a file: deferred for hours, so it can be cancelled. */
+static void test_what_others_have_put_off_is_cancelled(void)
+{
+    static char body[401];
+    pn_message_out m;
+    memset(body, 'x', sizeof body - 1);
+    open_with_little_memory();
+    pn_ref idle = channel_of(conn, topic, "idle"), third = channel_of(conn, topic, "third");
+    uint64_t id = publish(conn, topic, "wanted");
+    put_off(channel, 1000 * MS);
+    put_off(idle, HOUR * 1000 * MS);
+    put_off(third, 2LL * HOUR * 1000 * MS);
+    for (int i = 0; i < 900; i++) {
+        publish(conn, topic, body);
+        finish_one(body);
+    }
+    CHECK_EQ(records_of(id, pn_later_look_locked), 1);
+    GET(consumer, &m, "wanted");
+    FINISH(conn, &m);
+    CHECK_EQ(records_of(id, pn_rest_look_locked), 1);
+    const uint64_t idles = has(idle), thirds = has(third);
+    CANCEL(NULL, id, 1);
+    CHECK_EQ(records_of(id, pn_rest_look_locked), 0);
+    catch_up(idle);
+    catch_up(third);
+    CHECK_EQ(has(idle) + has(third), 0);
+    CHECK(idles == 901 && thirds == 901);
+    CANCEL(NULL, id, 0);
     close_scene();
 }
 
@@ -898,6 +952,7 @@ int main(void)
     RUN(test_what_deleted_channels_had_is_passed_over);
     RUN(test_a_commit_says_whether_its_cancel_ended_something);
     RUN(test_channels_made_after_the_cancel_lose_it_too);
+    RUN(test_what_others_have_put_off_is_cancelled);
     RUN(test_a_commit_that_cannot_look_into_files_fails);
     RUN(test_a_commit_looks_at_many_records);
     RUN(test_what_leaves_the_backlog_while_it_is_looked_for_is_found);

@@ -6,6 +6,7 @@
 
 #include "segfiles.h"
 #include "topic/carry.h"
+#include "topic/cursors.h"
 #include "topic/delivery.h"
 #include "topic/overflow.h"
 #include "topic/queues.h"
@@ -254,6 +255,85 @@ static void test_one_channels_delay_does_not_stop_anothers(void)
     close_scene();
 }
 
+/* What it has no room for it drops, also of what is divided. */
+static void test_an_ephemeral_channel_never_rests(void)
+{
+    pn_topic_options to = {0};
+    static unsigned char body[LENGTH];
+    const pn_message_in in = {.body = body, .body_len = LENGTH};
+    pn_message_out m;
+    pn_ref ephemeral;
+    uint64_t id;
+    open_with(&to);
+    channel_of(conn, topic, "idle");
+    CHECK_OK(pn_topic_channel_open(conn, topic, "e#ephemeral", 11, 1, &ephemeral));
+    pn_consumer *its = consumer_of(conn, ephemeral, 1);
+    publish_later(DUE, 1000 * MS);
+    for (int i = 0; i < FOR_NOW + 300; i++) {
+        CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+        finish_all(1);
+        while (pn_consumer_get(its, 0, &m) == 1)
+            FINISH(conn, &m);
+    }
+    CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+    CHECK_EQ(pn_consumer_get(its, 0, &m), 1); /* in flight: it has some */
+    finish_all(DUE + 1);
+    struct pn_topic *t = topic_locked();
+    PN_EACH_CHANNEL_AS (test_inside(), t, ch)
+        CHECK(!pn_rests(t, ch) || ch->ephemeral == 0);
+    pn_lock_release(test_inside());
+    CHECK_EQ(channel_stat(conn, ephemeral).dropped, DUE);
+    CHECK_OK(pn_consumer_close(its));
+    close_scene();
+}
+
+/* `others` of a cursor may count records that were damaged since. */
+static void test_a_depth_is_never_below_zero(void)
+{
+    pn_ref idle = deferred_beside_one_that_is_not_read(0);
+    const uint64_t had = channel_stat(conn, idle).depth;
+    topic_locked();
+    struct pn_topic_channel *ch = pn_topic_channel_named_locked(test_inside(), idle);
+    ch->rest_cursor[pn_load_relaxed(&ch->rests) - 1].others = 1 << 20;
+    pn_lock_release(test_inside());
+    CHECK(channel_stat(conn, idle).depth < had);
+    finish_all(DUE);
+    close_scene();
+}
+
+/* What is due beside a channel that is not read takes no memory of another topic's share. */
+static void test_on_a_full_disk_other_topics_have_their_share(void)
+{
+    enum { MANY = 3000, OTHERS = 100 };
+    static unsigned char body[LENGTH];
+    const pn_message_in in = {.body = body, .body_len = LENGTH};
+    pn_options o = test_options();
+    uint64_t id;
+    data_dir_empty();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    o.topic_memory = 1 << 20;
+    engine = test_engine(&o);
+    conn = test_connect(engine);
+    topic = topic_with(conn, "t", 0, PN_OVERFLOW_DISK);
+    pn_ref other = topic_with(conn, "other", 0, PN_OVERFLOW_DISK);
+    channel_of(conn, other, "c");
+    channel_of(conn, topic, "idle");
+    channel = channel_of(conn, topic, "c");
+    publish_later(MANY, 1000 * MS);
+    for (int i = 0; i < FOR_NOW; i++)
+        CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+    finish_all(FOR_NOW);
+    check_some_left_memory(1);
+    set_file_size(1);
+    finish_all(DUE);
+    for (int i = 0; i < 300; i++)
+        topic_stat(conn, topic);
+    for (int i = 0; i < OTHERS; i++)
+        CHECK_OK(pn_topic_publish(conn, NULL, other, &in, &id));
+    set_file_size(RLIM_INFINITY);
+    close_scene();
+}
+
 /* It is over before it is due: each channel counts it. */
 static void test_what_expires_on_disk_is_counted_by_each_channel(void)
 {
@@ -322,6 +402,9 @@ int main(void)
     RUN(test_consumers_sleep_while_a_full_disk_stops_compaction);
     RUN(test_what_is_due_comes_to_the_channel_that_is_left);
     RUN(test_what_is_due_comes_beside_a_channel_that_is_not_read);
+    RUN(test_an_ephemeral_channel_never_rests);
+    RUN(test_a_depth_is_never_below_zero);
+    RUN(test_on_a_full_disk_other_topics_have_their_share);
     RUN(test_one_channels_delay_does_not_stop_anothers);
     RUN(test_what_expires_on_disk_is_counted_by_each_channel);
     RUN(test_records_that_are_not_there);
