@@ -402,7 +402,7 @@ def test_a_task_that_cancels_waits_for_room_as_long_as_others(blocking: str) -> 
         asyncio.run(cancel(message_id, behind))
 
 
-@pytest.mark.parametrize("how", ["cancel", "transaction", "empty", "delete"])
+@pytest.mark.parametrize("how", ["cancel", "transaction", "prepared", "empty", "delete"])
 def test_what_is_over_in_one_channel_comes_to_the_other_after_a_reboot(
     tmp_path: Path, new_name: Callable[[], str], how: str
 ) -> None:
@@ -424,6 +424,11 @@ def test_what_is_over_in_one_channel_comes_to_the_other_after_a_reboot(
         elif how == "transaction":
             with conn.transaction():
                 assert topic.cancel(wanted)
+        elif how == "prepared":
+            with conn.transaction() as transaction, pynotify.connect(name) as other:
+                assert topic.cancel(wanted)
+                transaction.prepare()
+                put_off(other.topic("jobs"), MANY)
         elif how == "empty":
             live.empty()
         else:

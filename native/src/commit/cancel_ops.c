@@ -297,25 +297,40 @@ void pn_cancel_op_undo_locked(const struct pn_conn *conn, struct pn_pending_op *
     op->tombstone = op->message = 0;
 }
 
+/* The record that it buries; false: it cannot be read.  One that was written again after prepare()
+ * is looked for from the front. */
+static bool read_record(struct pn_segment *seg, struct pn_topic *topic,
+                        const struct pn_pending_op *op, struct pn_topic_on_disk *d)
+{
+    struct pn_diskqueue_cursor at = op->at;
+    const bool rest = (op->seq & PN_REST_SEQ) != 0;
+    int rc =
+        rest ? pn_rest_look_locked(seg, topic, &at, d) : pn_later_look_locked(seg, topic, &at, d);
+    if (rc == 1 && d->seq == op->seq)
+        return d->there;
+    at = (struct pn_diskqueue_cursor) {0};
+    do
+        rc = rest ? pn_rest_look_locked(seg, topic, &at, d)
+                  : pn_later_look_locked(seg, topic, &at, d);
+    while (rc == -EAGAIN || (rc == 1 && d->seq < op->seq));
+    return rc == 1 && d->seq == op->seq && d->there;
+}
+
 /* The channels whose record it buries; false: they are not known, or it is of none yet. */
 static bool note_record(struct pn_segment *seg, struct pn_topic *topic,
                         const struct pn_pending_op *op)
 {
-    struct pn_diskqueue_cursor at = op->at;
     struct pn_topic_on_disk d;
     struct pn_spilled_delivery to;
-    const uint64_t queue = op->seq & PN_SEQ_QUEUE;
-    const int rc = queue == 0             ? 0
-                   : queue == PN_REST_SEQ ? pn_rest_look_locked(seg, topic, &at, &d)
-                                          : pn_later_look_locked(seg, topic, &at, &d);
-    if (rc != 1 || d.seq != op->seq || !d.there)
+    if ((op->seq & PN_SEQ_QUEUE) == 0 || !pn_is_durable(seg, topic) ||
+        !read_record(seg, topic, op, &d))
         return false;
-    if (queue == PN_REST_SEQ)
+    if ((op->seq & PN_REST_SEQ) != 0)
         PN_EACH_CHANNEL_AS (seg, topic, ch)
             if (pn_rest_has(seg, topic, ch, &d))
                 pn_durable_note_ended_locked(seg, topic, op->id, pn_topic_channel_index(seg, ch),
                                              false);
-    for (uint32_t i = 0; queue == PN_LATER_SEQ && i < d.deliveries.n; i++)
+    for (uint32_t i = 0; (op->seq & PN_LATER_SEQ) != 0 && i < d.deliveries.n; i++)
         if (pn_spilled_delivery_locked(seg, topic, &d.deliveries, i, &to))
             pn_durable_note_ended_locked(seg, topic, op->id, to.channel, false);
     return true;
