@@ -157,18 +157,18 @@ class _Arrays:
         self._orphans: dict[int, Queue] = {}
         self._commit = 0
 
+    def shares(self, array: Array) -> bool:
+        """Whether it goes beside the queue, if there is a block for it."""
+        fits = SHARED_FROM <= array.nbytes <= self._limit
+        return fits and reference_size(describe(array)) <= self._room.limit
+
     def place(self, array: Array) -> tuple[Block, bytes] | None:
-        """The payload that refers to the array.  None: it is to go through the queue.
+        """The payload that refers to the array, which is shared.  None: there is no block.
 
         May be repeated.
         """
-        if not SHARED_FROM <= array.nbytes <= self._limit:
-            return None
-        description = describe(array)
-        if reference_size(description) > self._room.limit:
-            return None
         placed = self.arena.place(array)
-        return None if placed is None else (placed[0], refer(placed[1], description))
+        return None if placed is None else (placed[0], refer(placed[1], describe(array)))
 
     def came(self, came: deque[Any]) -> int:
         """The last commit of which something has come."""
@@ -278,10 +278,11 @@ class LocalTransport:
         if _goes_upstream(self._link.handle, channel):
             self._send(channel, container(portable(array)), raw=False)
             return
-        transaction = self._link.transactions.current()
-        placed = self._arrays.place(array)
-        if placed is None and transaction is None:
-            placed = self._place_later(array)
+        transaction, placed = self._link.transactions.current(), None
+        if self._arrays.shares(array):
+            placed = self._arrays.place(array)
+            if placed is None and transaction is None:
+                placed = self._place_later(array)
         if placed is None:
             self._send(channel, inline(array), raw=True)
             return
@@ -455,10 +456,11 @@ class AsyncLocalTransport:
         if await link.off_loop.retry(partial(_goes_upstream, link.handle, channel)):
             await self._send(channel, container(portable(array)), raw=False)
             return
-        transaction = link.transactions.current()
-        placed = await link.off_loop.retry(partial(self._arrays.place, array))
-        if placed is None and transaction is None:
-            placed = await self._place_later(array)
+        transaction, placed = link.transactions.current(), None
+        if self._arrays.shares(array):
+            placed = await link.off_loop.retry(partial(self._arrays.place, array))
+            if placed is None and transaction is None:
+                placed = await self._place_later(array)
         if placed is None:
             await self._send(channel, inline(array), raw=True)
             return

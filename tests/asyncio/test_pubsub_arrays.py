@@ -6,8 +6,11 @@ import asyncio
 import gc
 from typing import Any
 
+import pytest
+
 import pynotify
 from pubsub.arrays import BLOCK, blocks, frame, in_queue, number_of
+from pynotify.pubsub import _local
 from receiving import PATIENCE
 from sessions import EngineFactory
 from tasks import AsyncConnections, cancelled_after, turns
@@ -67,6 +70,21 @@ async def test_a_task_waits_for_listeners_to_read(aconnect: AsyncConnections) ->
             assert not in_queue(received)
             del received
         await sending
+
+
+async def test_what_is_not_shared_does_not_wait_for_blocks(
+    aconnect: AsyncConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_local, "Flow", lambda _: pytest.fail("it waits"))
+    async with (
+        pynotify.AsyncPubSub(await aconnect()) as pubsub,
+        pynotify.AsyncPubSub(await aconnect()) as sender,
+    ):
+        await pubsub.subscribe("c")
+        for number in range(3):
+            await sender.publish("c", frame(number))
+            await sender.publish("c", frame(number, 10))
+        assert [number_of(array) for array in await take(pubsub, 6)] == [0, 0, 1, 1, 2, 2]
 
 
 async def test_iterating_keeps_no_array(aconnect: AsyncConnections, engine_name: str) -> None:

@@ -178,6 +178,17 @@ def test_order_among_other_objects(sender: pynotify.PubSub, receiver: pynotify.P
     assert [number_of(received[i]) for i in (0, 2, 3, 5, 6, 8)] == [0, 0, 1, 1, 2, 2]
 
 
+def test_what_is_not_shared_does_not_wait_for_blocks(
+    sender: pynotify.PubSub, receiver: pynotify.PubSub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While listeners have not read the shared ones before it."""
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("it waits"))
+    for number in range(3):
+        sender.publish("c", frame(number))
+        sender.publish("c", frame(number, 10))
+    assert [number_of(array) for array in objects(take(receiver, 6))] == [0, 0, 1, 1, 2, 2]
+
+
 def test_malformed_ones_are_counted() -> None:
     assembler = Assembler(max_object=1 << 20, max_pending=1 << 20)
     good = describe(np.zeros(3))

@@ -69,7 +69,7 @@ static void make_scene(pn_message_out *in_flight)
         most(128 << 10);
     idle = make_one_rest("idle");
     slow = make_one_rest("slow");
-    id = publish_later("cancelled", where == IN_FLIGHT ? 300 * MS : 2 * HOUR * 1000 * MS);
+    id = publish_later("cancelled", where == IN_FLIGHT ? 20 * MS : 2 * HOUR * 1000 * MS);
     if (where == FILES) {
         make_it_leave(id);
         catch_up(slow);
