@@ -47,7 +47,7 @@ NATIVE = (
     *("copy:", "evict:", "spill:", "segfile:"),
     *("block:ticket", "block:passed-on", "recover:mem-tail"),
     *("recfile:", "diskqueue:", "topiclog:", "spilled:", "refill:", "durable:", "tombstone:"),
-    *("rest:", "later:", "divide:"),
+    *("rest:", "later:", "divide:", "cancel:"),
     *("dirlock:", "frontier:"),
     # native/tests/crash/crash_topic_labels.h
     *("topic:", "topic-recover:", "publish:", "answer:", "arena:", "prepare:"),

@@ -39,7 +39,6 @@
 #include "topic/end.h"
 #include "topic/journal.h"
 #include "topic/latency.h"
-#include "topic/later.h"
 #include "topic/message.h"
 #include "topic/notes.h"
 #include "topic/on_disk.h"
@@ -51,7 +50,6 @@
 #include "topic/staging.h"
 #include "topic/tables.h"
 #include "topic/timedset.h"
-#include "topic/tombstones.h"
 #include "topic/waiting.h"
 
 /* ---- gathering ------------------------------------------------------------------------------- */

@@ -305,6 +305,7 @@ int pn_message_cancel(struct pn_conn *conn, pn_ref ref, uint64_t id)
             pn_message_discard_locked(seg, d.message);
         pn_topics_end_locked(seg);
         pn_lock_release(seg);
+        PN_CRASH("cancel:look");
     } while (rc == -EAGAIN);
     return rc;
 }

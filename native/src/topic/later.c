@@ -424,16 +424,21 @@ static bool is_over(const struct turn *t, const struct record *r)
     return true;
 }
 
+static bool leaves_shares(const struct turn *t, const struct record *r)
+{
+    const uint64_t bytes = (uint64_t) r->d.m.headers_len + r->d.m.body_len;
+    const struct pn_arena_need need = pn_message_need(t->seg, t->topic, bytes, true);
+    return pn_arena_leaves_shares_locked(&t->seg->topics.arena,
+                                         (uint32_t) (t->topic - t->seg->topics.topic), &need);
+}
+
 /* 1: it is in memory again; 0: there is no room; `shared`: none in the topic's share; else: none
  * but what other topics have not taken of theirs. */
 static int come_back(struct turn *t, const struct record *r, bool shared)
 {
     struct pn_segment *seg = t->seg;
     struct pn_topic_redo *redo = &seg->topics.ctl->redo;
-    const uint64_t bytes = (uint64_t) r->d.m.headers_len + r->d.m.body_len;
-    const struct pn_arena_need need = pn_message_need(seg, t->topic, bytes, true);
-    if (!shared && !pn_arena_leaves_shares_locked(&seg->topics.arena,
-                                                  (uint32_t) (t->topic - seg->topics.topic), &need))
+    if (!shared && !leaves_shares(t, r))
         return 0;
     uint32_t ref = pn_topic_stage_given_locked(seg, t->topic, &r->d.m, &r->d.then, &r->d.deliveries,
                                                t->now, shared);

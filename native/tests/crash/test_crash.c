@@ -408,8 +408,8 @@ static bool tested_elsewhere(const char *label)
         "topiclog:", /* test_crash_<module>.c */
         "spilled:",     "refill:",         "durable:",
         "tombstone:",   "rest:",           "later:",
-        "divide:",      "dirlock:", /* test_crash_topic_*.c */
-        "read:time",                /* test_crash_generation.c */
+        "divide:",      "cancel:",         "dirlock:", /* test_crash_topic_*.c */
+        "read:time",                                   /* test_crash_generation.c */
         "frontier:" /* test_crash_frontier.c */};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if (strncmp(label, others[i], strlen(others[i])) == 0)

@@ -252,6 +252,66 @@ static void test_another_copy_in_the_same_cell(void *arg)
     data_dir_remove();
 }
 
+/* ---- a channel that is made while it looks --------------------------------------------------- */
+
+static void looks_twice(void *arg)
+{
+    pn_engine *e;
+    (void) arg;
+    CHECK_OK(pn_open(name, NULL, &e));
+    pn_conn *mine = test_connect(e);
+    CHECK_OK(pn_crash_arm("cancel:look", 1, PN_CRASH_STOP));
+    CHECK_EQ(pn_topic_cancel(mine, NULL, topic_of(mine, "t"), id), 1);
+    pn_conn_close(mine);
+    pn_engine_close(e);
+}
+
+/* The topic has one channel when the call begins, and its files take several holds of the lock.
+ * Stopped between two of them: then two channels have the message, one of them in a file. */
+static void test_a_channel_that_is_made_while_it_looks(void *arg)
+{
+    static char body[401];
+    pn_options o = test_options();
+    pn_message_out m;
+    int status, none = 0;
+    (void) arg;
+    memset(body, 'x', sizeof body - 1);
+    data_dir_make();
+    name = test_segment_name();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    CHECK_OK(pn_open(name, &o, &engine));
+    conn = test_connect(engine);
+    topic = topic_with(conn, "t", 50, PN_OVERFLOW_DISK);
+    channel = channel_of(conn, topic, "c");
+    consumer = consumer_of(conn, channel, 2);
+    CHECK_OK(pn_topic_pause(conn, topic, true));
+    for (int i = 0; i < 700; i++)
+        publish(conn, topic, body);
+    id = publish_in_an_hour("cancelled");
+    const pid_t pid = spawn(looks_twice, NULL);
+    CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+    CHECK(WIFSTOPPED(status));
+    idle = channel_of(conn, topic, "idle");
+    CHECK_OK(pn_topic_pause(conn, topic, false));
+    while (none < 20) {
+        const int rc = pn_consumer_get(consumer, 5 * MS, &m);
+        none = rc == 1 ? 0 : none + 1;
+        if (rc == 1)
+            FINISH(conn, &m);
+    }
+    CHECK(copies() >= 2);
+    const uint64_t had = has(idle);
+    CHECK_EQ(kill(pid, SIGCONT), 0);
+    CHECK_CHILD(pid, 0);
+    CHECK_EQ(copies(), 0);
+    CHECK_EQ(has(channel), 0);
+    CHECK_EQ(has(idle), had - 1);
+    CHECK_ENGINE(engine);
+    pn_remove_spill_files(engine);
+    pn_engine_close(engine);
+    data_dir_remove();
+}
+
 /* Every WORKERS-th label, in each way; a label that was not reached is not waited for again. */
 static void work(void *arg)
 {
@@ -285,6 +345,7 @@ int main(void)
     pid_t pid[WORKERS];
     test_watchdog(110);
     CHECK_CHILD(spawn(test_another_copy_in_the_same_cell, NULL), 0);
+    CHECK_CHILD(spawn(test_a_channel_that_is_made_while_it_looks, NULL), 0);
     for (int i = 0; i < WORKERS; i++)
         pid[i] = spawn(work, &i);
     for (int i = 0; i < WORKERS; i++)

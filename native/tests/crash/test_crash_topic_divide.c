@@ -8,12 +8,9 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "crash_three_ways.h"
-
 enum { MESSAGES = 500, LENGTH = 400 };
-enum { UNTOLD, TELLING, TOLD, FINISHING, FINISHED };
 
-static _Atomic(unsigned char) *fate; /* of each message, in the channel that is read */
+#include "crash_fates.h"
 
 static void publish_one(pn_conn *conn, pn_ref topic, int i)
 {
@@ -25,30 +22,6 @@ static void publish_one(pn_conn *conn, pn_ref topic, int i)
     atomic_store(&fate[i], TELLING);
     CHECK_OK(pn_topic_publish(conn, NULL, topic, &m, &id));
     atomic_store(&fate[i], TOLD);
-}
-
-static int number_of(const pn_message_out *m)
-{
-    char text[5] = {0};
-    CHECK_EQ(m->body_len, LENGTH);
-    memcpy(text, m->body, 4);
-    int i = atoi(text);
-    CHECK(i >= 0 && i < MESSAGES);
-    return i;
-}
-
-static bool finish_one(pn_conn *conn, pn_consumer *consumer, int64_t timeout)
-{
-    pn_message_out m;
-    int rc = pn_consumer_get(consumer, timeout, &m);
-    CHECK(rc >= 0 || rc == -EINTR);
-    if (rc != 1)
-        return false;
-    int i = number_of(&m);
-    atomic_store(&fate[i], FINISHING);
-    FINISH(conn, &m);
-    atomic_store(&fate[i], FINISHED);
-    return true;
 }
 
 static void victim(void *arg)
@@ -96,18 +69,11 @@ static void check_channel(pn_conn *conn, pn_ref channel, bool read)
     }
 }
 
-static void set_up(void)
-{
-    fate = mmap(NULL, MESSAGES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(fate != MAP_FAILED);
-}
-
 /* arg: enum how */
 static void crash_case(void *arg)
 {
     pn_options o = test_options();
-    for (int i = 0; i < MESSAGES; i++)
-        atomic_store(&fate[i], UNTOLD);
+    forget_fates();
     o.topic_memory = 256 << 10;
     struct scene s = scene_open(*(const enum how *) arg, &o, 0);
     channel_of(s.conn, s.topic, "read");
@@ -124,6 +90,6 @@ int main(void)
 {
     static const char *const modules[] = {"divide:", "refill:passed", NULL};
     static const uint32_t hits[] = {1, 2, 9, 0};
-    const struct cases cases = {modules, hits, "", set_up, crash_case};
+    const struct cases cases = {modules, hits, "", make_fates, crash_case};
     return crash_three_ways(&cases, 36);
 }

@@ -8,12 +8,9 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "crash_three_ways.h"
-
 enum { MESSAGES = 700, LENGTH = 1000 };
-enum { UNTOLD, TELLING, TOLD, FINISHING, FINISHED };
 
-static _Atomic(unsigned char) *fate; /* of each message; outlives SIGKILL */
+#include "crash_fates.h"
 
 static void publish_one(pn_conn *conn, pn_ref topic, int i)
 {
@@ -28,30 +25,6 @@ static void publish_one(pn_conn *conn, pn_ref topic, int i)
     atomic_store(&fate[i], m.ttl_ns != 0 ? FINISHING : TOLD);
     if (i % 21 == 0 && pn_topic_cancel(conn, NULL, topic, id) == 1)
         atomic_store(&fate[i], FINISHED);
-}
-
-static int number_of(const pn_message_out *m)
-{
-    char text[5] = {0};
-    CHECK_EQ(m->body_len, LENGTH);
-    memcpy(text, m->body, 4);
-    int i = atoi(text);
-    CHECK(i >= 0 && i < MESSAGES);
-    return i;
-}
-
-static bool finish_one(pn_conn *conn, pn_consumer *consumer, int64_t timeout)
-{
-    pn_message_out m;
-    int rc = pn_consumer_get(consumer, timeout, &m);
-    CHECK(rc >= 0 || rc == -EINTR);
-    if (rc != 1)
-        return false;
-    int i = number_of(&m);
-    atomic_store(&fate[i], FINISHING);
-    FINISH(conn, &m);
-    atomic_store(&fate[i], FINISHED);
-    return true;
 }
 
 static uint64_t left_of(pn_conn *conn, pn_ref topic)
@@ -106,18 +79,11 @@ static void check_left(pn_conn *conn, pn_ref topic, pn_ref channel)
     }
 }
 
-static void set_up(void)
-{
-    fate = mmap(NULL, MESSAGES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(fate != MAP_FAILED);
-}
-
 /* arg: enum how */
 static void crash_case(void *arg)
 {
     pn_options o = test_options();
-    for (int i = 0; i < MESSAGES; i++)
-        atomic_store(&fate[i], UNTOLD);
+    forget_fates();
     o.topic_memory = 128 << 10;
     o.max_body = 4096;
     struct scene s = scene_open(*(const enum how *) arg, &o, 0);
@@ -133,6 +99,6 @@ int main(void)
     static const char *const modules[] = {"later:", "refill:passed", "diskqueue:c",
                                           "topic:discarded", NULL};
     static const uint32_t hits[] = {1, 9, 0};
-    const struct cases cases = {modules, hits, "later:emptied", set_up, crash_case};
+    const struct cases cases = {modules, hits, "later:emptied", make_fates, crash_case};
     return crash_three_ways(&cases, 45);
 }
