@@ -61,7 +61,7 @@
 #include <pynotify.h>
 
 #define PN_MAGIC           0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION  23U
+#define PN_LAYOUT_VERSION  24U
 #define PN_CACHE_LINE      64U
 #define PN_OS_PAGE         4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -116,10 +116,20 @@ struct pn_header {
 };
 _Static_assert(sizeof(struct pn_header) <= PN_OS_PAGE, "the header has one page");
 
+/* Hints: with any values the lock is as exclusive, and every thread gets it.  See turn.h. */
+struct pn_turn_word {
+    pn_atomic_u32
+        number; /* 0: it is no thread's turn.  W: 0 -> its own: a waiter, by CAS; back: the
+                            * same, or one that has stood back for it in vain, by CAS.  R: any */
+    pn_atomic_u32
+        over_at; /* when it became 0, us.  W: the thread that has made it 0.  R: waiters */
+};
+
 /* Page 1.  glibc threads a list through the mutexes, so nothing else stands near them. */
 struct pn_lock_page {
     pthread_mutex_t mutex;    /* robust, process-shared, error-checking */
     pn_atomic_i32 holder_pid; /* W: holder.  R: any, for messages: the last one that got it */
+    struct pn_turn_word turn;
     /* The same of the making of the topic area, before there is one.  Taken before `mutex`. */
     _Alignas(512) pthread_mutex_t opening;
     pn_atomic_i32 opener_pid; /* W: its holder.  R: any, for messages */

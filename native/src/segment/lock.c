@@ -21,6 +21,7 @@
  *    one, and a caller that needs topics takes it again and again; in between it sleeps as long as
  *    its step took, since a mutex does not ask how long the others have waited.  A short time (see
  *    lock.h) has one end, however often the lock is taken and the call made again meanwhile.
+ * 6. A thread that has waited for long gets the lock next: see turn.h.
  */
 #define _GNU_SOURCE
 #include "segment/lock.h"
@@ -33,10 +34,12 @@
 #include "base/crashpoint.h"
 #include "base/os.h"
 #include "files/datafile.h"
+#include "segment/turn.h"
 
 enum { SPINS = 200 };
 
-#define PN_RESUME_NS 1000000000LL
+#define SECOND_NS    1000000000LL
+#define PN_RESUME_NS SECOND_NS
 
 _Thread_local bool pn_never_wait;
 bool pn_interruptible;
@@ -229,10 +232,43 @@ static int finish(struct pn_segment *seg, struct pn_hold *hold, int rc)
     return 0;
 }
 
+/* What trylock said; EBUSY if it is another's turn, for which this thread then has stood back. */
+static inline int unless_others_turn(struct pn_segment *seg, int rc)
+{
+    const uint32_t other = pn_turn_of(&seg->lock->turn);
+    if (__builtin_expect(other == 0, 1) || rc != 0 || pn_never_wait)
+        return rc;
+    pthread_mutex_unlock(&seg->lock->mutex);
+    PN_CRASH("turn:stands-back");
+    pn_turn_stand_back(&seg->lock->turn, other);
+    return EBUSY;
+}
+
+/* What the C library says, ETIMEDOUT at `end_at`; or why there is nothing more to wait for. */
+static int sleep_until(struct pn_segment *seg, int64_t end_at, struct pn_turn *turn)
+{
+    for (;;) {
+        int64_t now = pn_now_ns(), until = end_at - now < SECOND_NS ? end_at : now + SECOND_NS;
+        if (now >= turn->ask_at)
+            pn_turn_ask(turn, now);
+        if (until > turn->ask_at)
+            until = turn->ask_at;
+        int rc = pn_os_lock_until(&seg->lock->mutex, until);
+        if (rc != ETIMEDOUT)
+            return rc;
+        rc = pn_segment_check_state(seg);
+        if (rc != 0)
+            return rc;
+        if (until >= end_at)
+            return ETIMEDOUT;
+    }
+}
+
 static int lock_slowly(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
                        const struct waiting *waiting)
 {
-    for (int i = 0; pn_os_cpus() > 1 && i < SPINS; i++) {
+    const bool spins = pn_os_cpus() > 1 && pn_turn_of(&seg->lock->turn) == 0;
+    for (int i = 0; spins && i < SPINS; i++) {
         pn_cpu_relax();
         int rc = pthread_mutex_trylock(&seg->lock->mutex);
         if (rc != EBUSY)
@@ -248,26 +284,18 @@ static int lock_slowly(struct pn_segment *seg, struct pn_hold *hold, int64_t tim
         deadline = resume(waiting, now, deadline);
         back_at = now + PN_LOCK_SLICE_NS;
     }
-    for (;; now = pn_now_ns()) {
-        int64_t until = deadline - now < 1000000000 ? deadline : now + 1000000000;
-        if (until > back_at)
-            until = back_at;
-        int rc = pn_os_lock_until(&seg->lock->mutex, until);
-        if (rc != ETIMEDOUT)
-            return finish(seg, hold, rc);
-        rc = pn_segment_check_state(seg);
-        if (rc != 0)
-            return rc;
-        if (until >= deadline)
-            return timed_out(seg, PN_ELOCK);
-        if (until >= back_at)
-            return leave(waiting, deadline);
-    }
+    struct pn_turn turn = pn_turn_later(&seg->lock->turn, now);
+    const int64_t end_at = deadline < back_at ? deadline : back_at;
+    int rc = sleep_until(seg, end_at, &turn);
+    pn_turn_end(&turn);
+    if (rc != ETIMEDOUT)
+        return rc < 0 ? rc : finish(seg, hold, rc);
+    return end_at >= deadline ? timed_out(seg, PN_ELOCK) : leave(waiting, deadline);
 }
 
 int pn_lock_acquire(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns)
 {
-    int rc = pthread_mutex_trylock(&seg->lock->mutex);
+    int rc = unless_others_turn(seg, pthread_mutex_trylock(&seg->lock->mutex));
     if (__builtin_expect(rc == EBUSY, 0))
         return lock_slowly(seg, hold, timeout_ns, NULL);
     return finish(seg, hold, rc);
@@ -277,7 +305,7 @@ int pn_lock_wait_for(struct pn_segment *seg, struct pn_hold *hold, int64_t timeo
                      const void *whose, const char *what)
 {
     const struct waiting waiting = {.whose = whose, .what = what};
-    int rc = pthread_mutex_trylock(&seg->lock->mutex);
+    int rc = unless_others_turn(seg, pthread_mutex_trylock(&seg->lock->mutex));
     if (__builtin_expect(rc == EBUSY, 0))
         return lock_slowly(seg, hold, timeout_ns, pn_interruptible ? &waiting : NULL);
     if (__builtin_expect(pn_load_relaxed(&some_left) != 0, 0) && was_left(&waiting))
