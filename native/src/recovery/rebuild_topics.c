@@ -846,7 +846,9 @@ int pn_topics_rebuild_step_locked(struct pn_segment *seg, bool all)
     PN_CRASH("topic-recover:stepped");
     pn_compiler_fence();
     pn_store_relaxed(&seg->ctl->topics_dirty, at->phase == OPEN ? 0 : PN_TOPICS_CLOSED);
-    if (at->phase == OPEN)
+    if (at->phase == OPEN) {
         PN_CRASH("topic-recover:clean");
+        pn_hold_of(seg)->at_end |= PN_REPAIR; /* the dead are reaped */
+    }
     return pn_segment_check_state(seg);
 }

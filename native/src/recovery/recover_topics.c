@@ -7,8 +7,13 @@
  * 2. All else, the indices and the log, is derived from it, and takes a look at each cell of the
  *    arena.  So the topics are closed (PN_TOPICS_CLOSED), and the lock goes on to those that need
  *    it: notifications do not wait.  rebuild_topics.c opens them again, in steps.
- * 3. The process that found the death finishes that after its release of the lock, if it lives,
- *    and reaps the dead (PN_REPAIR): consumers that sleep depend on no other call.
+ * 3. Consumers that sleep depend on no other call: so the process that found the death goes on
+ *    with that after its release of the lock (PN_REPAIR).  It may have no business with topics, and
+ *    of a million messages they are closed for seconds: after a few steps it wakes some of those
+ *    consumers, which do the rest (PROCSIG_REPAIR); if there are none, the next call on topics
+ *    does.  If these die or are stopped as well, there are the watchers of the dead, which come
+ *    again and again until they have reaped them (watch.c), and the slow timer of every consumer.
+ * 4. The process that opens the topics reaps the dead: meanwhile no slot was freed.
  */
 #include "recovery/recover_topics.h"
 
@@ -23,6 +28,8 @@
 #include "topic/later.h"
 #include "topic/on_disk.h"
 #include "topic/tombstones.h"
+#include "topic/waiting.h"
+#include "wakeup/procsignal.h"
 
 /* ---- redo ------------------------------------------------------------------------------------ */
 
@@ -149,6 +156,50 @@ void pn_topics_recover_locked(struct pn_segment *seg)
     pn_hold_of(seg)->at_end |= PN_REPAIR;
 }
 
+/* ---- after the release ------------------------------------------------------------------------ */
+
+uint32_t pn_repair_steps = 2;
+
+enum { DEPUTIES = 3 }; /* as many as watch a process: one may be stopped */
+
+struct deputies {
+    int32_t pid[DEPUTIES];
+    uint32_t n;
+};
+
+static bool is_one(const struct deputies *d, int32_t pid)
+{
+    for (uint32_t i = 0; i < d->n; i++)
+        if (d->pid[i] == pid)
+            return true;
+    return false;
+}
+
+/* None goes to sleep while topics are closed, so those that sleep are seen without the lock.
+ * False: there are some, and none of them could be signalled. */
+static bool hand_over(struct pn_segment *seg)
+{
+    struct deputies deputies = {.n = 0};
+    bool none = true;
+    PN_CRASH("topic-recover:handing-over");
+    for (uint32_t ci = 0; ci < seg->topics.max_consumers && deputies.n < DEPUTIES; ci++) {
+        const struct pn_consumer_slot *c = &seg->topics.consumer[ci];
+        const uint32_t slot = *(volatile const uint32_t *) &c->slot;
+        if (pn_load_relaxed(&c->state) != PN_RECORD_USED || !pn_consumer_sleeps(c) ||
+            slot >= seg->max_backends)
+            continue;
+        const int32_t pid = pn_load_relaxed(&seg->backend[slot].pid);
+        if (is_one(&deputies, pid))
+            continue;
+        if (pn_procsignal_send(seg, slot, PROCSIG_REPAIR))
+            deputies.pid[deputies.n++] = pid;
+        else if (pn_backend_verdict(seg, slot) != PN_DEAD)
+            none = false;
+    }
+    PN_CRASH("topic-recover:handed-over");
+    return none || deputies.n != 0;
+}
+
 void pn_topics_repair(struct pn_segment *seg)
 {
     static _Thread_local bool repairing; /* its releases may find more to do */
@@ -159,11 +210,13 @@ void pn_topics_repair(struct pn_segment *seg)
     repairing = true;
     pn_never_wait = false; /* others may only come by, and do a step each */
     for (bool closed = true; closed;) {
-        if (pn_lock_topics(seg, &hold, PN_LOCK_TIMEOUT_NS) != 0)
+        int rc = pn_lock_topics_after(seg, &hold, pn_repair_steps);
+        if (rc == -EAGAIN && !hand_over(seg))
+            continue;
+        if (rc != 0)
             break;
         pn_lock_release(seg);
         PN_CRASH("topic-recover:opened");
-        int rc; /* those that died meanwhile were not reaped */
         while ((rc = pn_backend_reap_and_lock(seg, &hold)) == -EINTR)
             ; /* a handler may run later */
         if (rc != 0)

@@ -10,7 +10,9 @@ int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe
 bool pn_topic_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry *qe);
 /* If topics_dirty is set: the redo record, and the topics are closed until they are rebuilt. */
 void pn_topics_recover_locked(struct pn_segment *seg);
-/* Without the lock: rebuild them, in short holds. */
+/* Without the lock: rebuild them, in short holds; after pn_repair_steps of these another process
+ * does, or the next call.  Then reap the dead. */
+extern uint32_t pn_repair_steps;
 void pn_topics_repair(struct pn_segment *seg);
 
 #endif

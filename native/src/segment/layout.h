@@ -222,7 +222,9 @@ enum pn_procsignal_reason {
     PROCSIG_LOG_STACK = 2,
     PROCSIG_NEIGHBOUR = 3, /* those you watch have changed (watch.c) */
     PROCSIG_TOPIC = 4,     /* one of your consumers was notified (delivery.c) */
-    NUM_PROCSIGNALS = 5
+    PROCSIG_REPAIR = 5,    /* topics are closed, and one of your consumers sleeps: it is to open
+                            * them (recover_topics.c) */
+    NUM_PROCSIGNALS = 6
 };
 
 #define PN_APPLICATION_NAME 64

@@ -38,6 +38,8 @@
 
 enum { SPINS = 200 };
 
+#define ALL_STEPS UINT32_MAX
+
 #define SECOND_NS    1000000000LL
 #define PN_RESUME_NS SECOND_NS
 
@@ -340,8 +342,9 @@ static int64_t short_deadline(const struct waiting *w, int64_t limit)
     return now + limit;
 }
 
+/* -EAGAIN: they are closed still, after as many steps. */
 static int lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
-                       const struct waiting *waiting)
+                       const struct waiting *waiting, uint32_t steps)
 {
     int64_t limit = timeout_ns, back_at = 0, deadline = INT64_MAX;
     if (limit != PN_LOCK_FOREVER && limit > pn_lock_timeout_ns)
@@ -359,6 +362,8 @@ static int lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t tim
             return rc;
         pn_lock_release(seg);
         PN_CRASH("topic-recover:waiting");
+        if (steps != ALL_STEPS && --steps == 0)
+            return -EAGAIN;
         if (pn_never_wait)
             return closed_for_long(seg, PN_ELOCKBUSY);
         int64_t now = pn_now_ns();
@@ -377,14 +382,19 @@ static int lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t tim
 
 int pn_lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns)
 {
-    return lock_topics(seg, hold, timeout_ns, NULL);
+    return lock_topics(seg, hold, timeout_ns, NULL, ALL_STEPS);
+}
+
+int pn_lock_topics_after(struct pn_segment *seg, struct pn_hold *hold, uint32_t steps)
+{
+    return lock_topics(seg, hold, PN_LOCK_TIMEOUT_NS, NULL, steps);
 }
 
 int pn_lock_topics_wait_for(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
                             const void *whose, const char *what)
 {
     const struct waiting waiting = {.whose = whose, .what = what};
-    return lock_topics(seg, hold, timeout_ns, &waiting);
+    return lock_topics(seg, hold, timeout_ns, &waiting, ALL_STEPS);
 }
 
 int pn_lock_try(struct pn_segment *seg, struct pn_hold *hold)

@@ -62,6 +62,10 @@ int pn_lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout
 int pn_lock_topics_wait_for(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns,
                             const void *whose, const char *what);
 
+/* The same, for a process that has no business with topics: it does that many steps at the most.
+ * -EAGAIN: they are closed still. */
+int pn_lock_topics_after(struct pn_segment *seg, struct pn_hold *hold, uint32_t steps);
+
 /* The watchdog's: -EBUSY when another thread holds it. */
 int pn_lock_try(struct pn_segment *seg, struct pn_hold *hold);
 

@@ -206,7 +206,7 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
         reasons &= ~(1U << PROCSIG_LOG_STACK);
         if (reasons != 0)
             pn_segment_hooks.consumers_woken(conn, reasons != 1U << PROCSIG_TOPIC);
-        reasons &= ~(1U << PROCSIG_TOPIC);
+        reasons &= ~(1U << PROCSIG_TOPIC | 1U << PROCSIG_REPAIR);
         if (reasons == 0)
             continue; /* nothing to wake up for */
         bool walk_only = reasons == 1U << PROCSIG_NEIGHBOUR;
@@ -553,8 +553,8 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
         own = NULL; /* it was, and has another owner */
     if (own != NULL && reason == PROCSIG_LOG_STACK) {
         print_stack();
-    } else if (own != NULL && reason == PROCSIG_TOPIC) {
-        pn_segment_hooks.consumers_woken(own, false);
+    } else if (own != NULL && (reason == PROCSIG_TOPIC || reason == PROCSIG_REPAIR)) {
+        pn_segment_hooks.consumers_woken(own, reason == PROCSIG_REPAIR);
     } else if (own != NULL) {
         if (reason == PROCSIG_SEGMENT_GONE)
             pn_segment_hooks.consumers_woken(own, true);

@@ -13,7 +13,9 @@
 #include "backend/conn.h"
 #include "base/crashpoint.h"
 #include "recovery/rebuild_topics.h"
+#include "recovery/recover_topics.h"
 #include "segment/lock.h"
+#include "topic/consume.h"
 #include "topic/topic.h"
 #include "topics.h"
 
@@ -381,6 +383,7 @@ static void find_two(void *arg)
     pn_engine *own;
     (void) arg;
     CHECK_OK(pn_open(name, NULL, &own));
+    pn_repair_steps = UINT32_MAX; /* it does not hand over */
     CHECK_OK(pn_crash_arm("topic-recover:opened", 1, PN_CRASH_STOP));
     CHECK_OK(pn_lock_acquire(own->seg, &hold, PN_LOCK_TIMEOUT_NS));
     CHECK(pn_topics_closed(own->seg));
@@ -406,6 +409,113 @@ static void a_second_death_is_finished_too(void)
     CHECK(!is_closed());
     check_all_there(FEW);
     close_all();
+}
+
+/* ---- handing over ----------------------------------------------------------------------------- */
+
+enum { SLEEPERS = 5 }; /* more than are woken */
+
+static uint32_t asleep(void)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < conn->seg->topics.max_consumers; i++)
+        n += pn_load_relaxed(&conn->seg->topics.consumer[i].wait) == PN_CONSUMER_WAITING;
+    return n;
+}
+
+/* A notifier does not wait for a repair that takes long, and nobody else needs it now. */
+static void a_finder_leaves_it_to_the_next_call(void)
+{
+    durable = false;
+    open_with(MANY);
+    CHECK_KILLED(spawn(die_with_the_lock, NULL), SIGKILL);
+    CHECK_OK(pn_notify(conn, "x", 1, "y", 1));
+    CHECK(is_closed());
+    CHECK_EQ(repair()->steps, pn_repair_steps);
+    CHECK_ENGINE(engine); /* it needs them */
+    CHECK(!is_closed());
+    check_all_there(MANY);
+    close_all();
+}
+
+/* Dies at `label`, unless it is NULL, when it is woken. */
+static void sleep_and_die(void *label)
+{
+    pn_consumer_slow_ns = 3600LL * 1000000000; /* no timer of its own wakes it */
+    if (label != NULL)
+        CHECK_OK(pn_crash_arm(label, 1, PN_CRASH_KILL));
+    sleep_for_one(NULL);
+}
+
+/* It has connected before the death, and does not close: these are calls on topics. */
+static void notify_and_stay(void *label)
+{
+    pn_engine *own;
+    CHECK_OK(pn_open(name, NULL, &own));
+    pn_conn *c = test_connect(own);
+    raise(SIGSTOP);
+    if (label != NULL)
+        CHECK_OK(pn_crash_arm(label, 1, PN_CRASH_KILL));
+    CHECK_OK(pn_notify(c, "x", 1, "y", 1));
+    raise(SIGSTOP);
+}
+
+static void wait_for_stop(pid_t pid)
+{
+    int status;
+    CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+    CHECK(WIFSTOPPED(status));
+}
+
+/*
+ * This process calls nothing until topics are open.  The first `deaths` of the sleepers die at
+ * their label; the finder at its own, or it is stopped when its call is over.
+ */
+static void sleepers_open_them(const char *sleepers_label, int deaths, const char *finders_label)
+{
+    pid_t sleeper[SLEEPERS];
+    durable = false;
+    pn_rebuild_units = 200;
+    open_with(0);
+    for (int i = 0; i < SLEEPERS; i++) {
+        const char *label = i < deaths ? sleepers_label : NULL;
+        sleeper[i] = spawn(sleep_and_die, (void *) (uintptr_t) label);
+        CHECK_SOON(asleep() == (uint32_t) i + 1); /* in the order of slots */
+    }
+    pid_t finder = spawn(notify_and_stay, (void *) (uintptr_t) finders_label);
+    wait_for_stop(finder);
+    CHECK_KILLED(spawn(die_without_a_slot, NULL), SIGKILL); /* so that no process watches it */
+    CHECK_OK(kill(finder, SIGCONT));
+    if (finders_label != NULL)
+        CHECK_KILLED(finder, SIGKILL);
+    else
+        wait_for_stop(finder);
+    for (int i = 0; i < deaths; i++)
+        CHECK_KILLED(sleeper[i], SIGKILL);
+    CHECK_SOON(repair()->rebuilds != 0 && !is_closed());
+    CHECK(repair()->steps > 2 * pn_repair_steps); /* more than the finder has made */
+    CHECK_SOON(asleep() == (uint32_t) (SLEEPERS - deaths));
+    if (finders_label == NULL) {
+        CHECK_OK(kill(finder, SIGKILL));
+        CHECK_KILLED(finder, SIGKILL);
+    }
+    for (int i = deaths; i < SLEEPERS; i++)
+        publish(conn, topic, "last");
+    for (int i = deaths; i < SLEEPERS; i++)
+        CHECK_CHILD(sleeper[i], 0);
+    pn_rebuild_units = PN_REBUILD_UNITS;
+    close_all();
+}
+
+static void handing_over(void)
+{
+    a_finder_leaves_it_to_the_next_call();
+    sleepers_open_them(NULL, 0, NULL);
+    sleepers_open_them(NULL, 0, "topic-recover:handing-over"); /* those that watch it do it */
+    sleepers_open_them(NULL, 0, "topic-recover:handed-over");
+    sleepers_open_them("topic-recover:waiting", 3, NULL); /* and those that watch them */
+    sleepers_open_them("topic-recover:step", 3, NULL);
+    sleepers_open_them("topic-recover:waiting", 3, "topic-recover:handed-over");
 }
 
 /* ---- everything ends in the middle ----------------------------------------------------------- */
@@ -555,6 +665,7 @@ int main(void)
     goes_on_where_it_stopped();
     sleepers();
     a_second_death_is_finished_too();
+    handing_over();
     orders_do_not_go_back();
     reboot_in_the_middle();
     overwritten();
