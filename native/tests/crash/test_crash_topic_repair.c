@@ -423,7 +423,15 @@ static uint32_t asleep(void)
     return n;
 }
 
-/* A notifier does not wait for a repair that takes long, and nobody else needs it now. */
+static uint32_t slots(void)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < conn->seg->max_backends; i++)
+        n += pn_load_relaxed(&conn->seg->backend[i].state) != PN_SLOT_FREE;
+    return n;
+}
+
+/* A notifier does not wait for a repair that takes long, and no other process needs it now. */
 static void a_finder_leaves_it_to_the_next_call(void)
 {
     durable = false;
@@ -432,10 +440,72 @@ static void a_finder_leaves_it_to_the_next_call(void)
     CHECK_OK(pn_notify(conn, "x", 1, "y", 1));
     CHECK(is_closed());
     CHECK_EQ(repair()->steps, pn_repair_steps);
-    CHECK_ENGINE(engine); /* it needs them */
+    CHECK_EQ(slots(), 2);
+    publish(conn, topic, "9000");
     CHECK(!is_closed());
+    CHECK_EQ(slots(), 1); /* the dead one is reaped with that */
+    check_all_there(MANY + 1);
+    close_all();
+}
+
+/* False: it has died. */
+static bool stops(pid_t pid)
+{
+    int status;
+    CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+    return WIFSTOPPED(status);
+}
+
+static void sleep_without_signals(void *arg)
+{
+    pn_engine *own;
+    pn_conn *c;
+    pn_message_out m;
+    (void) arg;
+    CHECK_OK(pn_open(name, NULL, &own));
+    CHECK_OK(pn_connect(own, "db", 2, -1, NULL, &c)); /* it looks from time to time */
+    GET(consumer_of(c, channel_of(c, topic, "other"), 1), &m, "never");
+}
+
+/* A sleeper that cannot be told may be late: the finder does all of it. */
+static void a_finder_goes_on_if_it_can_tell_no_other(void)
+{
+    durable = false;
+    open_with(MANY);
+    pid_t pid = spawn(sleep_without_signals, NULL);
+    CHECK_SOON(asleep() == 1);
+    CHECK_OK(kill(pid, SIGSTOP));
+    CHECK(stops(pid));
+    if (asleep() == 1) { /* not looking just now */
+        CHECK_KILLED(spawn(die_without_a_slot, NULL), SIGKILL);
+        CHECK_OK(pn_notify(conn, "x", 1, "y", 1));
+        CHECK(!is_closed());
+    }
+    CHECK_OK(kill(pid, SIGKILL));
+    CHECK_KILLED(pid, SIGKILL);
     check_all_there(MANY);
     close_all();
+}
+
+static bool by_descriptor; /* sleepers sleep as an event loop does */
+
+static void wait_on_descriptor(void)
+{
+    pn_engine *own;
+    pn_message_out m;
+    int rc;
+    CHECK_OK(pn_open(name, NULL, &own));
+    pn_conn *c = test_connect(own);
+    pn_consumer *consumer = consumer_of(c, channel, 1);
+    struct pollfd fd = {.fd = pn_consumer_fileno(consumer), .events = POLLIN};
+    while ((rc = pn_consumer_get(consumer, 0, &m)) == 0)
+        while (poll(&fd, 1, -1) < 0)
+            CHECK_EQ(errno, EINTR); /* a signal alone does not tell it */
+    CHECK_EQ(rc, 1);
+    FINISH(c, &m);
+    CHECK_OK(pn_consumer_close(consumer));
+    pn_conn_close(c);
+    pn_engine_close(own);
 }
 
 /* Dies at `label`, unless it is NULL, when it is woken. */
@@ -444,6 +514,8 @@ static void sleep_and_die(void *label)
     pn_consumer_slow_ns = 3600LL * 1000000000; /* no timer of its own wakes it */
     if (label != NULL)
         CHECK_OK(pn_crash_arm(label, 1, PN_CRASH_KILL));
+    if (by_descriptor)
+        return wait_on_descriptor();
     sleep_for_one(NULL);
 }
 
@@ -460,18 +532,13 @@ static void notify_and_stay(void *label)
     raise(SIGSTOP);
 }
 
-static void wait_for_stop(pid_t pid)
-{
-    int status;
-    CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
-    CHECK(WIFSTOPPED(status));
-}
-
 /*
  * This process calls nothing until topics are open.  The first `deaths` of the sleepers die at
- * their label; the finder at its own, or it is stopped when its call is over.
+ * their label; the finder at its own, or it is stopped when its call is over.  False: some did not,
+ * since one had not quite gone to sleep, and found the death, or came when all was over.
  */
-static void sleepers_open_them(const char *sleepers_label, int deaths, const char *finders_label)
+static bool are_opened_by_sleepers(const char *sleepers_label, int deaths,
+                                   const char *finders_label)
 {
     pid_t sleeper[SLEEPERS];
     durable = false;
@@ -483,39 +550,53 @@ static void sleepers_open_them(const char *sleepers_label, int deaths, const cha
         CHECK_SOON(asleep() == (uint32_t) i + 1); /* in the order of slots */
     }
     pid_t finder = spawn(notify_and_stay, (void *) (uintptr_t) finders_label);
-    wait_for_stop(finder);
+    CHECK(stops(finder));
     CHECK_KILLED(spawn(die_without_a_slot, NULL), SIGKILL); /* so that no process watches it */
     CHECK_OK(kill(finder, SIGCONT));
-    if (finders_label != NULL)
-        CHECK_KILLED(finder, SIGKILL);
-    else
-        wait_for_stop(finder);
-    for (int i = 0; i < deaths; i++)
-        CHECK_KILLED(sleeper[i], SIGKILL);
+    const bool lives = stops(finder);
     CHECK_SOON(repair()->rebuilds != 0 && !is_closed());
     CHECK(repair()->steps > 2 * pn_repair_steps); /* more than the finder has made */
-    CHECK_SOON(asleep() == (uint32_t) (SLEEPERS - deaths));
-    if (finders_label == NULL) {
+    int left = SLEEPERS;
+    for (int i = 0; i < SLEEPERS; i++)
+        if (waitpid(sleeper[i], NULL, WNOHANG) == sleeper[i])
+            sleeper[i] = 0, left--;
+    CHECK(left >= SLEEPERS - deaths);
+    CHECK_SOON(asleep() == (uint32_t) left); /* those that died are gone */
+    if (lives) {
         CHECK_OK(kill(finder, SIGKILL));
         CHECK_KILLED(finder, SIGKILL);
     }
-    for (int i = deaths; i < SLEEPERS; i++)
+    for (int i = 0; i < left; i++)
         publish(conn, topic, "last");
-    for (int i = deaths; i < SLEEPERS; i++)
-        CHECK_CHILD(sleeper[i], 0);
+    for (int i = 0; i < SLEEPERS; i++)
+        if (sleeper[i] != 0)
+            CHECK_CHILD(sleeper[i], 0);
     pn_rebuild_units = PN_REBUILD_UNITS;
     close_all();
+    return lives == (finders_label == NULL) && left == SLEEPERS - deaths;
+}
+
+static void sleepers_open_them(const char *sleepers_label, int deaths, const char *finders_label)
+{
+    int rounds = 0;
+    while (!are_opened_by_sleepers(sleepers_label, deaths, finders_label))
+        CHECK(++rounds < 20);
 }
 
 static void handing_over(void)
 {
     a_finder_leaves_it_to_the_next_call();
+    a_finder_goes_on_if_it_can_tell_no_other();
     sleepers_open_them(NULL, 0, NULL);
     sleepers_open_them(NULL, 0, "topic-recover:handing-over"); /* those that watch it do it */
     sleepers_open_them(NULL, 0, "topic-recover:handed-over");
     sleepers_open_them("topic-recover:waiting", 3, NULL); /* and those that watch them */
     sleepers_open_them("topic-recover:step", 3, NULL);
     sleepers_open_them("topic-recover:waiting", 3, "topic-recover:handed-over");
+    by_descriptor = true;
+    sleepers_open_them(NULL, 0, NULL);
+    sleepers_open_them("topic-recover:waiting", 3, NULL);
+    by_descriptor = false;
 }
 
 /* ---- everything ends in the middle ----------------------------------------------------------- */
