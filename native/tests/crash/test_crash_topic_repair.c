@@ -7,6 +7,7 @@
  */
 #include "segfiles.h"
 
+#include <pthread.h>
 #include <sys/syscall.h>
 
 #include "api/engine.h"
@@ -488,6 +489,7 @@ static void a_finder_goes_on_if_it_can_tell_no_other(void)
 }
 
 static bool by_descriptor; /* sleepers sleep as an event loop does */
+static bool first_stopped; /* the first of them is stopped meanwhile */
 
 static void wait_on_descriptor(void)
 {
@@ -551,10 +553,16 @@ static bool are_opened_by_sleepers(const char *sleepers_label, int deaths,
     }
     pid_t finder = spawn(notify_and_stay, (void *) (uintptr_t) finders_label);
     CHECK(stops(finder));
+    if (first_stopped) {
+        CHECK_OK(kill(sleeper[0], SIGSTOP));
+        CHECK(stops(sleeper[0]));
+    }
     CHECK_KILLED(spawn(die_without_a_slot, NULL), SIGKILL); /* so that no process watches it */
     CHECK_OK(kill(finder, SIGCONT));
     const bool lives = stops(finder);
     CHECK_SOON(repair()->rebuilds != 0 && !is_closed());
+    if (first_stopped)
+        CHECK_OK(kill(sleeper[0], SIGCONT));
     CHECK(repair()->steps > 2 * pn_repair_steps); /* more than the finder has made */
     int left = SLEEPERS;
     for (int i = 0; i < SLEEPERS; i++)
@@ -583,8 +591,38 @@ static void sleepers_open_them(const char *sleepers_label, int deaths, const cha
         CHECK(++rounds < 20);
 }
 
+static void *sleep_in_a_thread(void *arg)
+{
+    pn_message_out m;
+    GET(arg, &m, "last");
+    FINISH(conn, &m);
+    return NULL;
+}
+
+/* The sleeper is a thread of the finder, which no signal wakes. */
+static void a_thread_opens_them_for_its_own_process(void)
+{
+    pthread_t thread;
+    durable = false;
+    open_with(0);
+    pn_consumer *consumer = consumer_of(conn, channel, 1);
+    consumer->slow_ns = 3600LL * 1000000000;
+    CHECK_EQ(pthread_create(&thread, NULL, sleep_in_a_thread, consumer), 0);
+    CHECK_SOON(asleep() == 1);
+    CHECK_KILLED(spawn(die_without_a_slot, NULL), SIGKILL);
+    pn_rebuild_units = 200;
+    CHECK_OK(pn_notify(conn, "x", 1, "y", 1));
+    CHECK_SOON(repair()->rebuilds != 0 && !is_closed());
+    publish(conn, topic, "last");
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    pn_rebuild_units = PN_REBUILD_UNITS;
+    CHECK_OK(pn_consumer_close(consumer));
+    close_all();
+}
+
 static void handing_over(void)
 {
+    a_thread_opens_them_for_its_own_process();
     a_finder_leaves_it_to_the_next_call();
     a_finder_goes_on_if_it_can_tell_no_other();
     sleepers_open_them(NULL, 0, NULL);
@@ -593,6 +631,9 @@ static void handing_over(void)
     sleepers_open_them("topic-recover:waiting", 3, NULL); /* and those that watch them */
     sleepers_open_them("topic-recover:step", 3, NULL);
     sleepers_open_them("topic-recover:waiting", 3, "topic-recover:handed-over");
+    first_stopped = true;
+    sleepers_open_them(NULL, 0, NULL);
+    first_stopped = false;
     by_descriptor = true;
     sleepers_open_them(NULL, 0, NULL);
     sleepers_open_them("topic-recover:waiting", 3, NULL);
