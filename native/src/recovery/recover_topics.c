@@ -156,7 +156,7 @@ void pn_topics_recover_locked(struct pn_segment *seg)
     pn_hold_of(seg)->at_end |= PN_REPAIR;
 }
 
-/* ---- after the release ------------------------------------------------------------------------ */
+/* ---- after the release ----------------------------------------------------------------------- */
 
 uint32_t pn_repair_steps = 2;
 

@@ -412,7 +412,7 @@ static void a_second_death_is_finished_too(void)
     close_all();
 }
 
-/* ---- handing over ----------------------------------------------------------------------------- */
+/* ---- handing over ---------------------------------------------------------------------------- */
 
 enum { SLEEPERS = 5 }; /* more than are woken */
 
