@@ -258,8 +258,9 @@ int pn_recfile_append(const struct pn_segfile_dir *dir, struct pn_recfile *file,
     w.at = at;
     w.used = 0;
     for (size_t i = 0; i < n && w.rc == 0; i++, h.seq++, h.sum += h.length) {
-        h.more = (uint32_t) (n - 1 - i);
-        put_record(dir, &w, number, &h, &records[i], i == 0 ? PN_RECORD_FIRST : 0);
+        h.more = records[i].alone ? 0 : (uint32_t) (n - 1 - i);
+        put_record(dir, &w, number, &h, &records[i],
+                   i == 0 || records[i].alone ? PN_RECORD_FIRST : 0);
     }
     write_out(&w, w.bytes, w.used);
     if (w.rc != 0) {

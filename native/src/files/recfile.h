@@ -34,6 +34,7 @@ struct pn_recfile {
 struct pn_record_in {
     uint32_t type; /* the caller's, below PN_RECORD_FIRST */
     uint32_t parts;
+    bool alone;           /* a batch of its own, as are all that are written with it */
     struct iovec part[3]; /* the body is what they hold, one after the other */
 };
 

@@ -50,6 +50,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -57,6 +58,18 @@
 #include "base/err.h"
 #include "base/os.h"
 #include "files/topic_log_replay.h"
+
+enum { GATHERED = 64, GATHERED_BYTES = 64 << 10 };
+
+/* What a step of compaction has for the log: written one by one they cost ten times as many system
+ * calls.  Each is a batch of its own all the same, so that damage to one costs one. */
+struct pn_topiclog_gathered {
+    uint32_t n;
+    size_t used;
+    struct pn_record_in record[GATHERED];
+    uint64_t cursor[GATHERED][PN_TOPICLOG_CURSOR]; /* behind each */
+    uint8_t bytes[GATHERED_BYTES];
+};
 
 /* ---- the directory -------------------------------------------------------------------------- */
 
@@ -176,15 +189,23 @@ int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, cons
         return rc;
     files->queue.at_begin = at_begin;
     files->queue.arg = files;
-    if (source != NULL)
-        files->source = *source;
-    if (source != NULL && source->owed != NULL)
+    if (source == NULL)
+        return 0;
+    files->source = *source;
+    if (source->owed != NULL)
         files->queue.owed = owed;
-    return rc;
+    files->gathered = calloc(1, sizeof *files->gathered);
+    if (files->gathered == NULL) {
+        pn_topiclog_close(files);
+        return pn_fail(ENOMEM, "no memory for the log of durable topics");
+    }
+    return 0;
 }
 
 void pn_topiclog_close(struct pn_topiclog_files *files)
 {
+    free(files->gathered);
+    files->gathered = NULL;
     pn_diskqueue_close(&files->queue);
 }
 
@@ -534,32 +555,98 @@ static bool is_worth_it(const struct pn_topiclog *log, uint64_t live)
            size - live >= (starved || many < few ? few : many);
 }
 
+/* ---- carrying -------------------------------------------------------------------------------- */
+
+/* A copy, since the next look may overwrite what it consists of.  False: there is no room. */
+static bool gather(struct pn_topiclog_gathered *g, const struct pn_record_in *record,
+                   const uint64_t *cursor)
+{
+    const uint64_t length = pn_record_length(record);
+    if (g->n == GATHERED || length > sizeof g->bytes - g->used)
+        return false;
+    struct pn_record_in *copy = &g->record[g->n];
+    *copy = (struct pn_record_in) {.type = record->type, .parts = 1, .alone = true};
+    copy->part[0] = (struct iovec) {g->bytes + g->used, length};
+    for (uint32_t i = 0; i < record->parts; i++) {
+        if (record->part[i].iov_len != 0)
+            memcpy(g->bytes + g->used, record->part[i].iov_base, record->part[i].iov_len);
+        g->used += record->part[i].iov_len;
+    }
+    memcpy(g->cursor[g->n++], cursor, sizeof g->cursor[0]);
+    return true;
+}
+
+static int carry(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                 const struct pn_record_in *records, uint32_t n, const uint64_t *cursor)
+{
+    uint64_t seq;
+    int rc = pn_topiclog_append(log, files, records, n, &seq);
+    if (rc != 0)
+        return rc;
+    PN_CRASH("topiclog:carried");
+    memcpy(log->compact_cursor, cursor, sizeof log->compact_cursor);
+    return 0;
+}
+
+/* On a full disk there may be room for some of them, and each brings the end nearer. */
+static int carry_gathered(struct pn_topiclog *log, struct pn_topiclog_files *files)
+{
+    struct pn_topiclog_gathered *g = files->gathered;
+    const uint32_t n = g->n;
+    int rc = n == 0 ? 0 : carry(log, files, g->record, n, g->cursor[n - 1]);
+    if (rc != 0 && n > 1) {
+        rc = 0;
+        for (uint32_t i = 0; rc == 0 && i < n; i++)
+            rc = carry(log, files, &g->record[i], 1, g->cursor[i]);
+    }
+    g->n = 0;
+    g->used = 0;
+    return rc;
+}
+
+static int carry_or_gather(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                           const struct pn_record_in *record, const uint64_t *cursor)
+{
+    if (gather(files->gathered, record, cursor))
+        return 0;
+    int rc = carry_gathered(log, files);
+    if (rc != 0 || gather(files->gathered, record, cursor))
+        return rc;
+    return carry(log, files, record, 1, cursor); /* it is long */
+}
+
+/* As pn_topiclog_compact(), but that 0 means that there are no more. */
+static int carry_some(struct pn_topiclog *log, struct pn_topiclog_files *files, uint32_t messages)
+{
+    uint64_t carried = 0, cursor[PN_TOPICLOG_CURSOR];
+    int rc = 1;
+    memcpy(cursor, log->compact_cursor, sizeof cursor);
+    for (uint32_t looks = PN_TOPICLOG_LOOKS; rc > 0 && looks > 0 && messages > 0; looks--) {
+        struct pn_record_in record;
+        rc = files->source.carry(files->source.arg, cursor, &record);
+        if (rc != 1)
+            continue;
+        const int failed = carry_or_gather(log, files, &record, cursor);
+        rc = failed != 0 ? failed : 1;
+        messages--;
+        carried += pn_record_size(pn_record_length(&record));
+        if (carried >= PN_TOPICLOG_STEP)
+            break;
+    }
+    const int failed = carry_gathered(log, files);
+    rc = rc < 0 || failed == 0 ? rc : failed;
+    if (rc > 0)
+        memcpy(log->compact_cursor, cursor, sizeof cursor); /* behind what was only looked at */
+    return rc > 0 ? 1 : rc;
+}
+
 int pn_topiclog_compact(struct pn_topiclog *log, struct pn_topiclog_files *files,
                         uint64_t live_bytes, uint32_t messages)
 {
-    uint64_t seq, carried = 0;
     if (log->compact_file == 0)
         return is_worth_it(log, live_bytes) ? begin_compaction(log, files) : 0;
-    for (uint32_t looks = 0; looks < PN_TOPICLOG_LOOKS && messages > 0; looks++) {
-        struct pn_record_in record;
-        uint64_t cursor[PN_TOPICLOG_CURSOR];
-        memcpy(cursor, log->compact_cursor, sizeof cursor);
-        int rc = files->source.carry(files->source.arg, cursor, &record);
-        if (rc == 0)
-            return drop_old_files(log, files);
-        if (rc == 1) {
-            messages--;
-            carried += pn_record_size(pn_record_length(&record));
-            rc = pn_topiclog_append(log, files, &record, 1, &seq);
-        }
-        if (rc < 0)
-            return rc;
-        PN_CRASH("topiclog:carried");
-        memcpy(log->compact_cursor, cursor, sizeof cursor);
-        if (carried >= PN_TOPICLOG_STEP)
-            return 1;
-    }
-    return 1;
+    int rc = carry_some(log, files, messages);
+    return rc == 0 ? drop_old_files(log, files) : rc;
 }
 
 bool pn_topiclog_is_untidy(const struct pn_topiclog *log)

@@ -129,8 +129,11 @@ struct pn_topiclog_source {
     void *arg;
 };
 
+struct pn_topiclog_gathered;
+
 struct pn_topiclog_files {
     struct pn_diskqueue_files queue;
+    struct pn_topiclog_gathered *gathered; /* what a step of compaction writes at once */
     struct pn_topiclog_source source;
     struct pn_log_opened opened; /* what the next file begins with */
 };

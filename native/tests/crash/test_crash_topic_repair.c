@@ -274,7 +274,7 @@ static void killed_in_steps(void)
     die_everywhere("topic-recover:stepped", 5, false);
     die_everywhere("topic-recover:waiting", 9, true);
     die_everywhere("topic-recover:step", 9, true);
-    die_everywhere("topiclog:carried", 100, true);
+    die_everywhere("topiclog:carried", 2, true);
     die_everywhere("durable:step", 1, true);
 }
 
@@ -675,9 +675,10 @@ static void lose_all_at(uint32_t nth)
 
 static void reboot_in_the_middle(void)
 {
+    const uint32_t writes = FEW / 64; /* and one for the rest */
     lose_all_at(1);
-    lose_all_at(FEW / 2);
-    lose_all_at(FEW - 1);
+    lose_all_at(writes / 2);
+    lose_all_at(writes);
 }
 
 /* Those that were finished are gone, and what is published next comes after them all the same. */

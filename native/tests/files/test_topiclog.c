@@ -360,6 +360,77 @@ static void test_compaction_changes_nothing_but_the_size(void)
     compact_while_working(202, 1000);
 }
 
+enum { MANY = 150 };
+
+/* A log with so many messages, and a compaction of it that has begun. */
+static void begin_to_compact(void)
+{
+    log_make();
+    tlog->compact_from = 1;
+    set_up();
+    for (uint64_t id = 1; id <= MANY; id++) {
+        const struct op op = {.kind = PN_LOG_PUBLISH, .id = id};
+        CHECK_OK(append_ops(&op, 1));
+        plain_apply(plain, &op);
+    }
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, 0, MANY), 1);
+    CHECK(tlog->compact_file != 0);
+}
+
+/* Though many are written at once. */
+static void test_damage_to_what_was_carried_costs_one_message(void)
+{
+    static uint8_t file[1 << 20];
+    begin_to_compact();
+    off_t begin = log_end(); /* behind what the file begins with */
+    while (tlog->compact_file != 0)
+        CHECK_OK(pn_topiclog_compact(tlog, &tfiles, 0, MANY));
+    CHECK_OK(pn_topiclog_tidy(tlog, &tfiles, true));
+    path_of(&tfiles.queue.dir, pn_diskqueue_now(&tlog->queue)->write_file, path);
+    int fd = open(path, O_RDONLY);
+    off_t end = log_end();
+    CHECK_EQ(pread(fd, file, (size_t) end, 0), end);
+    close(fd);
+    for (off_t at = begin; at < end; at += 41) { /* no multiple of a record's length */
+        log_dir_empty();
+        CHECK_OK(pn_topiclog_make_dir(data_dir, log_segment));
+        fd = open(path, O_RDWR | O_CREAT, 0600);
+        CHECK_EQ(pwrite(fd, file, (size_t) end, 0), end);
+        const uint8_t flipped = file[at] ^ 1;
+        CHECK_EQ(pwrite(fd, &flipped, 1, at), 1);
+        close(fd);
+        CHECK(log_start(&told) <= 1);
+        CHECK(messages_in(&told.p) >= MANY - 1);
+    }
+}
+
+static void compact_in_little_room(void *arg)
+{
+    struct rlimit limit;
+    (void) arg;
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = (rlim_t) log_end() + 4000; /* of many, a few */
+    tfiles.queue.owed = NULL;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    uint64_t before = pn_diskqueue_depth(&tlog->queue);
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, 0, MANY), -EFBIG);
+    uint64_t carried = pn_diskqueue_depth(&tlog->queue) - before;
+    CHECK(carried > 3 && carried < 40);
+    CHECK_EQ(tlog->compact_cursor[1], carried); /* the next goes on behind them */
+    limit.rlim_cur = limit.rlim_max;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    while (tlog->compact_file != 0)
+        CHECK_OK(pn_topiclog_compact(tlog, &tfiles, 0, MANY));
+    CHECK_EQ(log_start(&told), 0);
+    check_same(&told.p, plain);
+}
+
+static void test_of_what_has_no_room_some_is_carried(void)
+{
+    begin_to_compact();
+    CHECK_CHILD(spawn(compact_in_little_room, NULL), 0);
+}
+
 static void test_a_log_of_live_messages_is_not_compacted(void)
 {
     log_make();
@@ -720,6 +791,8 @@ int main(void)
     RUN(test_a_flipped_byte_costs_its_batch);
     RUN(test_what_an_unlinked_segment_writes_does_not_count);
     RUN(test_compaction_changes_nothing_but_the_size);
+    RUN(test_damage_to_what_was_carried_costs_one_message);
+    RUN(test_of_what_has_no_room_some_is_carried);
     RUN(test_a_log_of_live_messages_is_not_compacted);
     RUN(test_on_a_full_disk_a_log_is_compacted_before);
     RUN(test_of_a_long_log_twice_as_much_is_over);
