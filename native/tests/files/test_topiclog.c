@@ -431,6 +431,52 @@ static void test_of_what_has_no_room_some_is_carried(void)
     CHECK_CHILD(spawn(compact_in_little_room, NULL), 0);
 }
 
+enum { LONG = 100000 };
+
+static int carry_long_ones(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR],
+                           struct pn_record_in *record)
+{
+    static const uint8_t body[LONG];
+    int rc = source_carry(arg, cursor, record);
+    if (rc == 1)
+        record->part[2] = (struct iovec) {(void *) (uintptr_t) body, LONG};
+    return rc;
+}
+
+/* The lock is held meanwhile. */
+static void test_a_step_ends_when_it_has_carried_enough(void)
+{
+    begin_to_compact();
+    tfiles.source.carry = carry_long_ones;
+    const uint64_t bytes = pn_diskqueue_now(&tlog->queue)->write_sum;
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, 0, MANY), 1);
+    const uint64_t carried = pn_diskqueue_now(&tlog->queue)->write_sum - bytes;
+    CHECK(carried > PN_TOPICLOG_STEP - LONG && carried < PN_TOPICLOG_STEP + 2 * LONG);
+}
+
+/* One in the middle is longer than what is gathered. */
+static int carry_a_long_one(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR],
+                            struct pn_record_in *record)
+{
+    static const uint8_t body[LONG];
+    int rc = source_carry(arg, cursor, record);
+    if (rc == 1 && cursor[1] == MANY / 2)
+        record->part[2] = (struct iovec) {(void *) (uintptr_t) body, LONG};
+    return rc;
+}
+
+static void test_a_long_message_is_carried_among_short_ones(void)
+{
+    begin_to_compact();
+    tfiles.source.carry = carry_a_long_one;
+    const uint64_t bytes = pn_diskqueue_now(&tlog->queue)->write_sum;
+    const uint64_t records = pn_diskqueue_now(&tlog->queue)->write_seq;
+    while (tlog->compact_file != 0)
+        CHECK_OK(pn_topiclog_compact(tlog, &tfiles, 0, MANY));
+    CHECK_EQ(pn_diskqueue_now(&tlog->queue)->write_seq, records + MANY + 1); /* and DROPPED */
+    CHECK(pn_diskqueue_now(&tlog->queue)->write_sum > bytes + LONG);
+}
+
 static void test_a_log_of_live_messages_is_not_compacted(void)
 {
     log_make();
@@ -793,6 +839,8 @@ int main(void)
     RUN(test_compaction_changes_nothing_but_the_size);
     RUN(test_damage_to_what_was_carried_costs_one_message);
     RUN(test_of_what_has_no_room_some_is_carried);
+    RUN(test_a_step_ends_when_it_has_carried_enough);
+    RUN(test_a_long_message_is_carried_among_short_ones);
     RUN(test_a_log_of_live_messages_is_not_compacted);
     RUN(test_on_a_full_disk_a_log_is_compacted_before);
     RUN(test_of_a_long_log_twice_as_much_is_over);
