@@ -34,8 +34,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from pynotify._segments import check_name
 from pynotify._types import Gap
 from pynotify.contrib._names import connect_async_preferring, fitting, limit_of
+from pynotify.contrib._whole import Whole
 from pynotify.errors import Error, InterfaceError
-from pynotify.pubsub import AsyncPubSub
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -197,7 +197,7 @@ class Broadcast:
         self.segment, self.prefix, self.maxlen, self.replay = segment, prefix, maxlen, replay
         self._wakeup, self._options = wakeup, options
         self._connection: AsyncConnection | None = None
-        self._pubsub: AsyncPubSub
+        self._whole: Whole
         self._limit = 0
         self._dispatching: asyncio.Task[None]
         self._changing: asyncio.Lock
@@ -221,15 +221,15 @@ class Broadcast:
             self.segment, self._wakeup, **self._options
         )
         self._limit = limit_of(self._connection)
-        self._pubsub = await AsyncPubSub(self._connection).__aenter__()
-        self._dispatching = asyncio.create_task(self._dispatch(self._pubsub))
+        self._whole = await Whole.open(self._connection, self._channel(""))
+        self._dispatching = asyncio.create_task(self._dispatch(self._whole))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         connection, self._connection = self._open(), None
         self._dispatching.cancel()
         await asyncio.wait([self._dispatching])
-        await self._pubsub.close()
+        await self._whole.close()
         await connection.close()
         self._members.clear()
         self._present.clear()
@@ -242,9 +242,9 @@ class Broadcast:
             )
         return self._connection
 
-    async def _dispatch(self, pubsub: AsyncPubSub) -> None:
+    async def _dispatch(self, whole: Whole) -> None:
         try:
-            async for _, packed, _ in pubsub:
+            async for packed in whole.received():
                 if isinstance(packed, Gap):
                     everyone = {each for members in self._members.values() for each in members}
                     for member in everyone:
@@ -270,12 +270,12 @@ class Broadcast:
         message = Message(group, uuid.uuid4().hex, data)
         packed, channel = _pack(message), self._channel(group)
         if not self.replay:
-            await self._pubsub.publish(channel, packed)
+            await self._whole.send(channel, packed)
             return message.id
         topic = self._history(group)
         async with connection.transaction():
             await topic.publish(packed)
-            await self._pubsub.publish(channel, packed)
+            await self._whole.send(channel, packed)
         return message.id
 
     # ---- members ---------------------------------------------------------------------------
@@ -308,7 +308,7 @@ class Broadcast:
             try:
                 for group in member.groups:
                     if group not in self._members:
-                        await self._pubsub.subscribe(self._channel(group))
+                        await self._whole.listen(self._channel(group))
             except BaseException:  # too many channels, or cancelled
                 await connection.unlisten(*new)
                 raise
@@ -332,7 +332,7 @@ class Broadcast:
                 members = self._members.get(group, set())
                 members.discard(member)
                 if not members and self._members.pop(group, None) is not None:
-                    await self._pubsub.unsubscribe(self._channel(group))
+                    await self._whole.unlisten(self._channel(group))
             gone = []
             for name in self._identities(member):
                 self._present[name] = self._present.get(name, 0) - 1
