@@ -60,6 +60,7 @@ class _Mailbox:
     """Of one client: what it has not been sent, the oldest dropped where it is too slow."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._messages: deque[str] = deque(maxlen=_MAXLEN)
         self._waiter: asyncio.Future[None] | None = None
 
@@ -70,7 +71,7 @@ class _Mailbox:
 
     async def get(self) -> str:
         while not self._messages:
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = self._loop.create_future()
             await self._waiter
         return self._messages.popleft()
 
@@ -91,7 +92,8 @@ class _FanOut(Side):
 
         async def forward() -> None:
             while True:
-                await websocket.send_text(await mailbox.get())
+                text = await mailbox.get()
+                await websocket.send({"type": "websocket.send", "text": text})
 
         try:
             await _beside(forward(), _until_gone(websocket))

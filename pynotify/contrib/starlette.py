@@ -82,9 +82,13 @@ def _pack(message: Message) -> bytes:
     return b"%0*d%s%s" % (_LENGTH, len(head), head, body)
 
 
+#: Without what json.loads() does to find out in which encoding bytes are.
+_decode = json.JSONDecoder().raw_decode
+
+
 def _unpack(packed: bytes) -> Message:
     end = _LENGTH + int(packed[:_LENGTH])
-    group, id_, kind = json.loads(packed[_LENGTH:end])
+    (group, id_, kind), _ = _decode(packed[_LENGTH:end].decode())
     body = packed[end:]
     if kind == "bytes":
         return Message(group, id_, body)
@@ -110,6 +114,8 @@ class Member:
         self._messages: deque[Message | Gap] = deque()
         self._missed = self._missed_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
+        #: Kept, since asking for the running one is a system call in Python before 3.12.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._left = False
 
     async def next(self) -> Message | Gap:
@@ -117,7 +123,7 @@ class Member:
         while not self._messages and not self._missed:
             if self._left:
                 raise InterfaceError("the member has left its groups", hint="Join again.")
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = (self._loop or asyncio.get_running_loop()).create_future()
             await self._waiter
         if self._missed:
             gap = Gap(self._missed_bytes, Gap.OVERFLOW, self._missed)
@@ -152,6 +158,7 @@ class Member:
             self._waiter.set_result(None)
 
     async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
         await self._broadcast.admit(self, self._last_id)
         return self
 
@@ -202,6 +209,9 @@ class Broadcast:
         self._dispatching: asyncio.Task[None]
         self._changing: asyncio.Lock
         self._members: dict[str, set[Member]] = {}
+        #: A message and its text, which is made once for all members.
+        self._text_of: Message | None = None
+        self._text = ""
         #: How many members here have an identity in a group.
         self._present: dict[str, int] = {}
 
@@ -380,6 +390,16 @@ class Broadcast:
 
     # ---- clients ---------------------------------------------------------------------------
 
+    def _event_of(self, message: Message | Gap) -> dict[str, Any]:
+        """What is sent for it: its own for each client, as middleware may change it."""
+        if isinstance(message, Gap):
+            return {"type": "websocket.send", "text": f'{{"gap": {_of_gap(message)}}}'}
+        if isinstance(message.data, bytes):
+            return {"type": "websocket.send", "bytes": message.data}
+        if self._text_of is not message:  # its members send a message one after the other
+            self._text_of, self._text = message, message.text()
+        return {"type": "websocket.send", "text": self._text}
+
     async def websocket(
         self,
         websocket: WebSocket,
@@ -398,8 +418,12 @@ class Broadcast:
         async with self.join(*groups, identity=identity, last_id=last_id) as member:
 
             async def forward() -> None:
-                async for message in member:
-                    await _send(websocket, message)
+                while True:
+                    try:
+                        message = await member.next()
+                    except InterfaceError:
+                        return
+                    await websocket.send(self._event_of(message))
 
             async def receive() -> None:
                 while True:
@@ -455,15 +479,6 @@ def _event(message: Message | Gap) -> str:
         return f"event: gap\ndata: {_of_gap(message)}\n\n"
     lines = message.text().replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return f"id: {message.id}\n" + "".join(f"data: {line}\n" for line in lines) + "\n"
-
-
-async def _send(websocket: WebSocket, message: Message | Gap) -> None:
-    if isinstance(message, Gap):
-        await websocket.send_text(f'{{"gap": {_of_gap(message)}}}')
-    elif isinstance(message.data, bytes):
-        await websocket.send_bytes(message.data)
-    else:
-        await websocket.send_text(message.text())
 
 
 async def _first_of(*runs: Any) -> None:
