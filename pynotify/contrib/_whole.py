@@ -76,8 +76,12 @@ class Whole:
         self._assembler.forget_channel(channel)
 
     async def received(self) -> AsyncIterator[bytes | Gap]:
-        """What was sent, in the order of its commits, and a Gap where something may be missing."""
-        async for message in self._subscription:
+        """What was sent, in the order of its commits, and a Gap where something may be missing.
+
+        Raises `InterfaceError` when it was closed.
+        """
+        while True:
+            message = await self._subscription.next()
             if isinstance(message, Gap):
                 self._assembler.forget_all("something is missing")
                 yield message

@@ -24,7 +24,7 @@ import asyncio
 import contextlib
 import json
 import logging
-import uuid
+import os
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -277,7 +277,7 @@ class Broadcast:
         does not read.
         """
         connection = self._open()
-        message = Message(group, uuid.uuid4().hex, data)
+        message = Message(group, os.urandom(16).hex(), data)
         packed, channel = _pack(message), self._channel(group)
         if not self.replay:
             await self._whole.send(channel, packed)
