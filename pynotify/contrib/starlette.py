@@ -206,7 +206,7 @@ class Broadcast:
         self._connection: AsyncConnection | None = None
         self._whole: Whole
         self._limit = 0
-        self._dispatching: asyncio.Task[None]
+        self._watching: asyncio.Task[None]
         self._changing: asyncio.Lock
         self._members: dict[str, set[Member]] = {}
         #: A message and its text, which is made once for all members.
@@ -231,14 +231,14 @@ class Broadcast:
             self.segment, self._wakeup, **self._options
         )
         self._limit = limit_of(self._connection)
-        self._whole = await Whole.open(self._connection, self._channel(""))
-        self._dispatching = asyncio.create_task(self._dispatch(self._whole))
+        self._whole = Whole(self._connection, self._came)
+        self._watching = asyncio.create_task(self._watch(self._whole))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         connection, self._connection = self._open(), None
-        self._dispatching.cancel()
-        await asyncio.wait([self._dispatching])
+        self._watching.cancel()
+        await asyncio.wait([self._watching])
         await self._whole.close()
         await connection.close()
         self._members.clear()
@@ -252,20 +252,24 @@ class Broadcast:
             )
         return self._connection
 
-    async def _dispatch(self, whole: Whole) -> None:
+    def _came(self, packed: bytes | Gap) -> None:
+        if isinstance(packed, Gap):
+            for member in self._everyone():
+                member.put(packed, 0, self.maxlen)
+            return
+        message = _unpack(packed)
+        for member in self._members.get(message.group, ()):
+            member.put(message, len(packed), self.maxlen)
+
+    def _everyone(self) -> set[Member]:
+        return {each for members in self._members.values() for each in members}
+
+    async def _watch(self, whole: Whole) -> None:
         try:
-            async for packed in whole.received():
-                if isinstance(packed, Gap):
-                    everyone = {each for members in self._members.values() for each in members}
-                    for member in everyone:
-                        member.put(packed, 0, self.maxlen)
-                    continue
-                message = _unpack(packed)
-                for member in self._members.get(message.group, ()):
-                    member.put(message, len(packed), self.maxlen)
+            await whole.run()
         except Error as error:
             logger.error("Broadcast: it does not listen any more: %s", error)
-            for member in [each for members in self._members.values() for each in members]:
+            for member in self._everyone():
                 member.end()
 
     # ---- publishing ------------------------------------------------------------------------
