@@ -39,9 +39,9 @@ TOPIC = "websocket"
 
 _WORKERS = 4
 _CLIENTS = 200
-_MESSAGES = 250
+_MESSAGES = 100
 _INTERVAL = 0.02
-_PAIRS = 7
+_PAIRS = 21
 _IDLE_SECONDS = 20.0
 _PATIENCE = 60.0
 _MODULES = ("starlette", "uvicorn", "uvloop", "websockets", "broadcaster")

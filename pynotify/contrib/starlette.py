@@ -25,6 +25,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +36,7 @@ from pynotify._segments import check_name
 from pynotify._types import Gap
 from pynotify.contrib._names import connect_async_preferring, fitting, limit_of
 from pynotify.contrib._whole import Whole
-from pynotify.errors import Error, InterfaceError
+from pynotify.errors import InterfaceError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -54,6 +55,7 @@ _CHANNEL = "broadcast"
 _PRESENT = "present"
 _HISTORY = "history"
 _LENGTH = 6
+_TOPIC = re.compile(r"[.a-zA-Z0-9_-]{1,64}")
 
 
 class Message(NamedTuple):
@@ -117,6 +119,8 @@ class Member:
         #: Kept, since asking for the running one is a system call in Python before 3.12.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._left = False
+        #: It is counted; the broadcast says so.
+        self.admitted = False
 
     async def next(self) -> Message | Gap:
         """The next message; a `Gap` where some were dropped.  Cancelling it loses nothing."""
@@ -142,10 +146,9 @@ class Member:
 
     def replay(self, messages: Iterable[Message | Gap]) -> None:
         """Put what was published before it joined first, and once; the broadcast calls it."""
-        earlier = list(messages)
-        ids = {each.id for each in earlier if isinstance(each, Message)}
-        later = [each for each in self._messages if isinstance(each, Gap) or each.id not in ids]
-        self._messages = deque([*earlier, *later])
+        come = {each.id for each in self._messages if isinstance(each, Message)}
+        earlier = [each for each in messages if isinstance(each, Gap) or each.id not in come]
+        self._messages.extendleft(reversed(earlier))
         self._wake()
 
     def end(self) -> None:
@@ -159,7 +162,12 @@ class Member:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        await self._broadcast.admit(self, self._last_id)
+        try:
+            await self._broadcast.admit(self, self._last_id)
+        except BaseException:  # or it would be there for ever
+            self.end()
+            await self._broadcast.dismiss(self)
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -205,9 +213,12 @@ class Broadcast:
         self._wakeup, self._options = wakeup, options
         self._connection: AsyncConnection | None = None
         self._whole: Whole
+        #: Members are let go; a cancelled caller does not wait for it.
+        self._dismissing: set[asyncio.Task[None]] = set()
         self._limit = 0
         self._watching: asyncio.Task[None]
         self._changing: asyncio.Lock
+        #: Of each group whose channel is listened to.
         self._members: dict[str, set[Member]] = {}
         #: A message and its text, which is made once for all members.
         self._text_of: Message | None = None
@@ -238,7 +249,10 @@ class Broadcast:
     async def __aexit__(self, *_: object) -> None:
         connection, self._connection = self._open(), None
         self._watching.cancel()
-        await asyncio.wait([self._watching])
+        await asyncio.wait([self._watching, *self._dismissing])
+        for member in self._everyone():
+            member.admitted = False  # what it would give back is gone
+            member.end()
         await self._whole.close()
         await connection.close()
         self._members.clear()
@@ -267,7 +281,7 @@ class Broadcast:
     async def _watch(self, whole: Whole) -> None:
         try:
             await whole.run()
-        except Error as error:
+        except Exception as error:
             logger.error("Broadcast: it does not listen any more: %s", error)
             for member in self._everyone():
                 member.end()
@@ -313,57 +327,79 @@ class Broadcast:
         return await self._open().listeners(self._channel(group))
 
     async def admit(self, member: Member, last_id: str | None) -> None:
-        """Take a member in; `async with` of the member calls it."""
+        """Take a member in; `async with` of the member calls it, and `dismiss` when it fails."""
         connection = self._open()
         names = self._identities(member)
         async with self._changing:
-            new = [name for name in names if name not in self._present]
-            await connection.listen(*new)
-            try:
-                for group in member.groups:
-                    if group not in self._members:
-                        await self._whole.listen(self._channel(group))
-            except BaseException:  # too many channels, or cancelled
-                await connection.unlisten(*new)
-                raise
+            await connection.listen(*(name for name in names if name not in self._present))
+            for group in member.groups:
+                if group not in self._members:
+                    await self._whole.listen(self._channel(group))
             for group in member.groups:
                 self._members.setdefault(group, set()).add(member)
             for name in names:
                 self._present[name] = self._present.get(name, 0) + 1
+            member.admitted = True
         if last_id is not None:
-            earlier = [
-                each for group in member.groups for each in await self._since(group, last_id)
-            ]
-            member.replay(earlier)
+            member.replay(await self._since(member.groups, last_id))
 
     async def dismiss(self, member: Member) -> None:
-        """Let a member go; the end of its `async with` calls it."""
-        connection = self._connection
-        if connection is None:
-            return  # closed in the meantime
-        async with self._changing:
-            for group in member.groups:
-                members = self._members.get(group, set())
-                members.discard(member)
-                if not members and self._members.pop(group, None) is not None:
-                    await self._whole.unlisten(self._channel(group))
-            gone = []
-            for name in self._identities(member):
-                self._present[name] = self._present.get(name, 0) - 1
-                if self._present[name] <= 0:
-                    del self._present[name]
-                    gone.append(name)
-            await connection.unlisten(*gone)
+        """Let a member go; the end of its `async with` calls it.
 
-    async def _since(self, group: str, last_id: str) -> list[Message | Gap]:
+        It goes on when the caller is cancelled, which anyio does again and again.
+        """
+        if self._connection is None:
+            return  # closed in the meantime
+        for group in member.groups:
+            self._members.get(group, set()).discard(member)
+        task = asyncio.create_task(self._dismiss(member))
+        self._dismissing.add(task)
+        task.add_done_callback(self._dismissed)
+        await asyncio.shield(task)
+
+    def _dismissed(self, task: asyncio.Task[None]) -> None:
+        self._dismissing.discard(task)
+        if not task.cancelled():
+            task.exception()  # of its caller, which may have been cancelled
+
+    async def _dismiss(self, member: Member) -> None:
+        """Listen to nothing that no member needs, whatever `admit` had come to."""
+        names = self._identities(member)
+        async with self._changing:
+            connection = self._connection
+            if connection is None:
+                return
+            if member.admitted:
+                member.admitted = False
+                for name in names:
+                    self._present[name] -= 1
+            for name in names:
+                if not self._present.get(name):
+                    self._present.pop(name, None)
+                    await connection.unlisten(name)
+            for group in member.groups:
+                if not self._members.get(group):
+                    self._members.pop(group, None)
+                    await self._whole.unlisten(self._channel(group))
+
+    async def _since(self, groups: Iterable[str], last_id: str) -> list[Message | Gap]:
+        """What is kept of the groups after that message, in one order, with a Gap before it where
+        some may be missing.  The ids of topics ascend over all topics of a segment."""
         if not self.replay:
             return [Gap(0, "not kept")]
-        kept = await self._history(group).channel(_HISTORY).peek(self.replay)
-        messages = [_unpack(bytes(each.body)) for each in kept]
-        for at, message in enumerate(messages):
-            if message.id == last_id:
-                return [*messages[at + 1 :]]
-        return [Gap(0, "not kept"), *messages]
+        kept: dict[str, Message] = {}
+        last, full = None, []
+        for group in groups:
+            rows = await self._history(group).channel(_HISTORY).peek(self.replay)
+            found = {each.id: _unpack(bytes(each.body)) for each in rows}
+            last = next((at for at, each in found.items() if each.id == last_id), last)
+            if len(found) >= self.replay:
+                full.append(min(found))
+            kept.update(found)
+        after = [kept[at] for at in sorted(kept) if last is None or at > last]
+        if last is None or any(oldest > last for oldest in full):
+            return [Gap(0, "not kept"), *after]
+        return [*after]
 
     # ---- names -----------------------------------------------------------------------------
 
@@ -371,7 +407,9 @@ class Broadcast:
         return fitting(f"{self.prefix}:{_CHANNEL}", group, self._limit)
 
     def _presence(self, group: str, identity: str) -> str:
-        name = f"{fitting(f'{self.prefix}:{_PRESENT}', group, 48)}/{identity}"
+        # What begins with the place of one group is of no other.
+        place = fitting(f"{self.prefix}:{_PRESENT}", group, 0 if "/" in group else 48)
+        name = f"{place}/{identity}"
         if len(name.encode()) > self._limit:
             raise ValueError(
                 f"the identity {identity!r} is too long: names have at most {self._limit} bytes in"
@@ -386,7 +424,7 @@ class Broadcast:
 
     def _history(self, group: str) -> Any:
         name = f"{self.prefix}.{group}"
-        if not name.replace(".", "").replace("_", "").replace("-", "").isalnum() or len(name) > 64:
+        if not _TOPIC.fullmatch(name):
             name = fitting(self.prefix, group, 0).replace("#", ".")
         topic = self._open().topic(name, max_depth=self.replay, overflow="drop-oldest")
         topic.channel(_HISTORY)  # it keeps them
