@@ -73,9 +73,7 @@ class Whole:
     channel on need not be asked.
     """
 
-    def __init__(
-        self, connection: AsyncConnection, take: Callable[[bytes | Gap], None]
-    ) -> None:
+    def __init__(self, connection: AsyncConnection, take: Callable[[bytes | Gap], None]) -> None:
         self._connection, self._link, self._take = connection, connection.link, take
         self._room = Room(connection.link.handle)
         self._limit = min(self._room.limit, POSTGRES_LIMIT)
@@ -116,6 +114,11 @@ class Whole:
         await self._link.off_loop.retry(lambda: receiver.unsubscribe(self._inbox, [channel]))
         self._assembler.forget_channel(channel)
 
+    def read_all(self) -> None:
+        """Hand on all that is committed by now, before this returns.  In the thread of the loop."""
+        self._link.handle.check_usable()
+        self._link.receiver.read_ahead()
+
     async def run(self) -> None:
         """Wait until nothing comes any more, and raise why."""
         receiver, inbox = self._link.receiver, self._inbox
@@ -124,8 +127,7 @@ class Whole:
             inbox.woken.clear()
             if inbox.closed:
                 raise InterfaceError("the connection is closed")
-            self._link.handle.check_usable()
-            receiver.read_ahead()
+            self.read_all()
             receiver.start_reading()
 
     def _came(self, message: Notify | Gap) -> None:

@@ -145,7 +145,8 @@ class Member:
         self._wake()
 
     def replay(self, messages: Iterable[Message | Gap]) -> None:
-        """Put what was published before it joined first, and once; the broadcast calls it."""
+        """Put what has not come yet first; the broadcast calls it, when all has that is in there
+        and was published since the member joined."""
         come = {each.id for each in self._messages if isinstance(each, Message)}
         earlier = [each for each in messages if isinstance(each, Gap) or each.id not in come]
         self._messages.extendleft(reversed(earlier))
@@ -341,7 +342,9 @@ class Broadcast:
                 self._present[name] = self._present.get(name, 0) + 1
             member.admitted = True
         if last_id is not None:
-            member.replay(await self._since(member.groups, last_id))
+            earlier = await self._since(member.groups, last_id)
+            self._whole.read_all()  # or what is kept already would come a second time
+            member.replay(earlier)
 
     async def dismiss(self, member: Member) -> None:
         """Let a member go; the end of its `async with` calls it.

@@ -181,14 +181,16 @@ def test_what_cannot_be_read_is_left_out(
     segment_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        async with Broadcast(segment_name) as broadcast, broadcast.join("c") as member:
-            async with pynotify.pubsub.AsyncPubSub(
-                await pynotify.AsyncConnection.connect(segment_name)
-            ) as other:
-                for data in (b"no head", "no bytes", None, [1], b"000003[1]x"):
-                    await other.publish("b:broadcast:c", data)
-                await broadcast.publish("c", 1)
-                assert await take(member, 1) == [1]
+        async with (
+            Broadcast(segment_name) as broadcast,
+            broadcast.join("c") as member,
+            pynotify.AsyncConnection.connect(segment_name) as connection,
+            pynotify.pubsub.AsyncPubSub(connection) as other,
+        ):
+            for data in (b"no head", "no bytes", None, [1], b"000003[1]x"):
+                await other.publish("b:broadcast:c", data)
+            await broadcast.publish("c", 1)
+            assert await take(member, 1) == [1]
 
     asyncio.run(run())
     assert "was left out" in caplog.text
@@ -197,15 +199,19 @@ def test_what_cannot_be_read_is_left_out(
 def test_small_ones_and_those_in_parts_come_in_one_order(segment_name: str) -> None:
     async def run() -> None:
         options: Any = {"queue_pages": 64}
-        async with Broadcast(segment_name, **options) as a, Broadcast(segment_name) as b:
-            async with a.join("c") as one, b.join("c") as two:
-                for number in range(3):
-                    await a.publish("c", f"{number}" * 700_000)  # more than the ring has
-                    await a.publish("c", number)
-                    await a.publish("c", "\u00e9" * 10_000)
-                    want = [f"{number}" * 700_000, number, "\u00e9" * 10_000]
-                    assert await take(one, 3) == want
-                    assert await take(two, 3) == want
+        async with (
+            Broadcast(segment_name, **options) as a,
+            Broadcast(segment_name) as b,
+            a.join("c") as one,
+            b.join("c") as two,
+        ):
+            for number in range(3):
+                await a.publish("c", f"{number}" * 700_000)  # more than the ring has
+                await a.publish("c", number)
+                await a.publish("c", "\u00e9" * 10_000)
+                want = [f"{number}" * 700_000, number, "\u00e9" * 10_000]
+                assert await take(one, 3) == want
+                assert await take(two, 3) == want
 
     asyncio.run(run())
 
@@ -231,11 +237,15 @@ def test_closing_ends_members(segment_name: str) -> None:
 
 def test_a_group_that_begins_with_the_name_of_another(segment_name: str) -> None:
     async def run() -> None:
-        async with Broadcast(segment_name) as a, a.join("room", identity="ann"):
-            async with a.join("room/2", identity="bob"), a.join("room/2/x", identity="c/d"):
-                assert await a.present("room") == ["ann"]
-                assert await a.present("room/2") == ["bob"]
-                assert await a.present("room/2/x") == ["c/d"]
+        async with (
+            Broadcast(segment_name) as a,
+            a.join("room", identity="ann"),
+            a.join("room/2", identity="bob"),
+            a.join("room/2/x", identity="c/d"),
+        ):
+            assert await a.present("room") == ["ann"]
+            assert await a.present("room/2") == ["bob"]
+            assert await a.present("room/2/x") == ["c/d"]
 
     asyncio.run(run())
 
@@ -294,6 +304,26 @@ def test_replay_beside_what_comes_at_the_same_time(segment_name: str) -> None:
             async with b.join("c", last_id=last) as member:
                 found = await take(member, 7)
             assert [each for each in found if isinstance(each, int)] == [1, 2, 3, 4, 5, 6]
+
+    asyncio.run(run())
+
+
+def test_replay_of_what_the_worker_has_not_read_yet(segment_name: str) -> None:
+    """It is kept already, and comes as well."""
+
+    async def run() -> None:
+        async with Broadcast(segment_name, replay=9) as a, Broadcast(segment_name, replay=9) as b:
+            last = await a.publish("c", 0)
+            look = b._since
+
+            async def late(*arguments: Any) -> Any:
+                await a.publish("c", 1)  # the loop has no turn between these
+                return await look(*arguments)
+
+            b._since = late  # type: ignore[method-assign]
+            async with b.join("c", last_id=last) as member:
+                await a.publish("c", 2)
+                assert await take(member, 2) == [1, 2]
 
     asyncio.run(run())
 
