@@ -162,7 +162,7 @@ class Broadcaster(Side):
 
             async def forward() -> None:
                 async for event in subscriber:  # type: ignore[union-attr]
-                    await websocket.send_text(event.message)
+                    await websocket.send_text(event.message)  # type: ignore[union-attr]
 
             await _beside(forward(), _until_gone(websocket))
 
