@@ -43,6 +43,7 @@ _MESSAGES = 100
 _INTERVAL = 0.02
 _PAIRS = 21
 _IDLE_SECONDS = 20.0
+_IDLE_BAR = 0.2  # percent of a processor, all four workers together
 _PATIENCE = 60.0
 _MODULES = ("starlette", "uvicorn", "uvloop", "websockets", "broadcaster")
 _PORT = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
@@ -208,6 +209,9 @@ def _measure(settings: Settings, sides: list[_Side]) -> None:
     _compare(settings, sides, "memory of the workers and the server", "MiB", memory, bar=1)
     idle = _idle(sides, 3.0 if settings.quick else _IDLE_SECONDS)
     _compare(settings, sides, "idle, a processor", "%", idle, bar=1)
+    beyond = idle[0][0] - idle[-1][0]
+    name = "idle, beyond what uvicorn itself uses"
+    settings.alone(TOPIC, name, "%", [beyond], bar=_IDLE_BAR, at_most=True)
     lost = [[float(side.lost_by_a_kill(messages))] for side in sides[:-1]]
     name = "lost by the clients of others when a worker is killed"
     settings.alone(TOPIC, name, "messages", lost[0], bar=0, at_most=True)

@@ -89,10 +89,11 @@ class Whole:
     async def send(self, channel: str, data: bytes) -> None:
         """Send to all that listen to the channel; in a transaction of the task, at its commit."""
         whole = container(data)
-        if is_plain(whole, self._limit):
+        # There equal notifications would collapse, and an object goes whole or not at all.
+        in_transaction = self._link.transactions.current() is not None
+        if not in_transaction and is_plain(whole, self._limit):
             await self._connection.notify(channel, whole)
             return
-        in_transaction = self._link.transactions.current() is not None
         if in_transaction or self._room.takes_in_one(len(whole)):
             await self._connection.notify_many(channel, cut(whole, self._limit), dedup=False)
             return

@@ -119,7 +119,8 @@ class Member:
         #: Kept, since asking for the running one is a system call in Python before 3.12.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._left = False
-        #: It is counted; the broadcast says so.
+        #: Set by the broadcast: what it is present as, and whether it counts.
+        self.names: tuple[str, ...] = ()
         self.admitted = False
 
     async def next(self) -> Message | Gap:
@@ -330,7 +331,7 @@ class Broadcast:
     async def admit(self, member: Member, last_id: str | None) -> None:
         """Take a member in; `async with` of the member calls it, and `dismiss` when it fails."""
         connection = self._open()
-        names = self._identities(member)
+        names = member.names = self._names_of(member)
         async with self._changing:
             await connection.listen(*(name for name in names if name not in self._present))
             for group in member.groups:
@@ -367,16 +368,15 @@ class Broadcast:
 
     async def _dismiss(self, member: Member) -> None:
         """Listen to nothing that no member needs, whatever `admit` had come to."""
-        names = self._identities(member)
         async with self._changing:
             connection = self._connection
             if connection is None:
                 return
             if member.admitted:
                 member.admitted = False
-                for name in names:
+                for name in member.names:
                     self._present[name] -= 1
-            for name in names:
+            for name in member.names:
                 if not self._present.get(name):
                     self._present.pop(name, None)
                     await connection.unlisten(name)
@@ -420,10 +420,10 @@ class Broadcast:
             )
         return name
 
-    def _identities(self, member: Member) -> list[str]:
+    def _names_of(self, member: Member) -> tuple[str, ...]:
         if member.identity is None:
-            return []
-        return [self._presence(group, member.identity) for group in member.groups]
+            return ()
+        return tuple(self._presence(group, member.identity) for group in member.groups)
 
     def _history(self, group: str) -> Any:
         name = f"{self.prefix}.{group}"
