@@ -154,9 +154,15 @@ class _Side:
         return int(got["lost"] + got["wrong"])
 
     def __exit__(self, *_: object) -> None:
-        self._clients.communicate(timeout=_PATIENCE)
+        assert self._clients.stdin is not None
+        self._clients.stdin.close()
         self._uvicorn.terminate()
-        self._uvicorn.wait(_PATIENCE)
+        for process in (self._clients, self._uvicorn):
+            try:
+                process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _cpu_ns(pid: int) -> int:
