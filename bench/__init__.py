@@ -2,7 +2,7 @@
 
     python -m bench                     # calls, throughput, fanout, idle, latency, generation,
                                         # guest, pubsub, arrays, bridge, topics, celery,
-                                        # abandoned
+                                        # websocket, abandoned
     python -m bench --only throughput   # one of them; may be repeated
     python -m bench --quick             # a look, not a figure
     python -m bench native              # the C programs of bench/native, after `make bench-native`

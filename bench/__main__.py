@@ -25,6 +25,7 @@ from bench import (
     pubsub,
     throughput,
     topics,
+    websocket,
 )
 from bench.figures import Figure, line, markdown
 from bench.settings import Settings
@@ -44,6 +45,7 @@ _TOPICS = {
         bridge,
         gateway,
         celery,
+        websocket,
         topics,
         abandoned,
     )

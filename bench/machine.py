@@ -17,6 +17,11 @@ DISTRIBUTIONS = (
     "posix_ipc",
     "redis",
     "hiredis",
+    "broadcaster",
+    "starlette",
+    "uvicorn",
+    "uvloop",
+    "websockets",
     "psycopg",
 )
 

@@ -28,11 +28,16 @@ class _Server(Peer):
     @property
     def url(self) -> str:
         """Of its socket, as Celery has it."""
-        return f"redis+socket://{self._socket}"
+        return f"redis+socket://{self.socket}"
+
+    @property
+    def pid(self) -> int:
+        """Of the server."""
+        return self._server.pid
 
     def prepare(self) -> None:
-        self._socket = str(self.directory / f"redis-{id(self):x}")
-        options = {"port": "0", "unixsocket": self._socket, "save": "", "appendonly": "no"}
+        self.socket = str(self.directory / f"redis-{id(self):x}")
+        options = {"port": "0", "unixsocket": self.socket, "save": "", "appendonly": "no"}
         # A slow reader is not thrown out: nothing may be lost here.
         command = ["redis-server", "--client-output-buffer-limit", "pubsub", "0", "0", "0"]
         for key, value in options.items():
@@ -56,7 +61,7 @@ class _Server(Peer):
                 return
 
     def connect(self) -> Any:
-        return importlib.import_module("redis").Redis(unix_socket_path=self._socket)
+        return importlib.import_module("redis").Redis(unix_socket_path=self.socket)
 
     def dispose(self) -> None:
         self._server.terminate()

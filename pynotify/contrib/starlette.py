@@ -24,7 +24,8 @@ import asyncio
 import contextlib
 import json
 import logging
-import uuid
+import os
+import re
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,8 +35,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from pynotify._segments import check_name
 from pynotify._types import Gap
 from pynotify.contrib._names import connect_async_preferring, fitting, limit_of
-from pynotify.errors import Error, InterfaceError
-from pynotify.pubsub import AsyncPubSub
+from pynotify.contrib._whole import Whole
+from pynotify.errors import InterfaceError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -54,6 +55,7 @@ _CHANNEL = "broadcast"
 _PRESENT = "present"
 _HISTORY = "history"
 _LENGTH = 6
+_TOPIC = re.compile(r"[.a-zA-Z0-9_-]{1,64}")
 
 
 class Message(NamedTuple):
@@ -82,9 +84,13 @@ def _pack(message: Message) -> bytes:
     return b"%0*d%s%s" % (_LENGTH, len(head), head, body)
 
 
+#: Without what json.loads() does to find out in which encoding bytes are.
+_decode = json.JSONDecoder().raw_decode
+
+
 def _unpack(packed: bytes) -> Message:
     end = _LENGTH + int(packed[:_LENGTH])
-    group, id_, kind = json.loads(packed[_LENGTH:end])
+    (group, id_, kind), _ = _decode(packed[_LENGTH:end].decode())
     body = packed[end:]
     if kind == "bytes":
         return Message(group, id_, body)
@@ -110,14 +116,19 @@ class Member:
         self._messages: deque[Message | Gap] = deque()
         self._missed = self._missed_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
+        #: Kept, since asking for the running one is a system call in Python before 3.12.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._left = False
+        #: Set by the broadcast: what it is present as, and whether it counts.
+        self.names: tuple[str, ...] = ()
+        self.admitted = False
 
     async def next(self) -> Message | Gap:
         """The next message; a `Gap` where some were dropped.  Cancelling it loses nothing."""
         while not self._messages and not self._missed:
             if self._left:
                 raise InterfaceError("the member has left its groups", hint="Join again.")
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = (self._loop or asyncio.get_running_loop()).create_future()
             await self._waiter
         if self._missed:
             gap = Gap(self._missed_bytes, Gap.OVERFLOW, self._missed)
@@ -135,11 +146,11 @@ class Member:
         self._wake()
 
     def replay(self, messages: Iterable[Message | Gap]) -> None:
-        """Put what was published before it joined first, and once; the broadcast calls it."""
-        earlier = list(messages)
-        ids = {each.id for each in earlier if isinstance(each, Message)}
-        later = [each for each in self._messages if isinstance(each, Gap) or each.id not in ids]
-        self._messages = deque([*earlier, *later])
+        """Put what has not come yet first; the broadcast calls it, when all has that is in there
+        and was published since the member joined."""
+        come = {each.id for each in self._messages if isinstance(each, Message)}
+        earlier = [each for each in messages if isinstance(each, Gap) or each.id not in come]
+        self._messages.extendleft(reversed(earlier))
         self._wake()
 
     def end(self) -> None:
@@ -152,7 +163,13 @@ class Member:
             self._waiter.set_result(None)
 
     async def __aenter__(self) -> Self:
-        await self._broadcast.admit(self, self._last_id)
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._broadcast.admit(self, self._last_id)
+        except BaseException:  # or it would be there for ever
+            self.end()
+            await self._broadcast.dismiss(self)
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -197,11 +214,17 @@ class Broadcast:
         self.segment, self.prefix, self.maxlen, self.replay = segment, prefix, maxlen, replay
         self._wakeup, self._options = wakeup, options
         self._connection: AsyncConnection | None = None
-        self._pubsub: AsyncPubSub
+        self._whole: Whole
+        #: Members are let go; a cancelled caller does not wait for it.
+        self._dismissing: set[asyncio.Task[None]] = set()
         self._limit = 0
-        self._dispatching: asyncio.Task[None]
+        self._watching: asyncio.Task[None]
         self._changing: asyncio.Lock
+        #: Of each group whose channel is listened to.
         self._members: dict[str, set[Member]] = {}
+        #: A message and its text, which is made once for all members.
+        self._text_of: Message | None = None
+        self._text = ""
         #: How many members here have an identity in a group.
         self._present: dict[str, int] = {}
 
@@ -221,15 +244,18 @@ class Broadcast:
             self.segment, self._wakeup, **self._options
         )
         self._limit = limit_of(self._connection)
-        self._pubsub = await AsyncPubSub(self._connection).__aenter__()
-        self._dispatching = asyncio.create_task(self._dispatch(self._pubsub))
+        self._whole = Whole(self._connection, self._came)
+        self._watching = asyncio.create_task(self._watch(self._whole))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         connection, self._connection = self._open(), None
-        self._dispatching.cancel()
-        await asyncio.wait([self._dispatching])
-        await self._pubsub.close()
+        self._watching.cancel()
+        await asyncio.wait([self._watching, *self._dismissing])
+        for member in self._everyone():
+            member.admitted = False  # what it would give back is gone
+            member.end()
+        await self._whole.close()
         await connection.close()
         self._members.clear()
         self._present.clear()
@@ -242,20 +268,24 @@ class Broadcast:
             )
         return self._connection
 
-    async def _dispatch(self, pubsub: AsyncPubSub) -> None:
+    def _came(self, packed: bytes | Gap) -> None:
+        if isinstance(packed, Gap):
+            for member in self._everyone():
+                member.put(packed, 0, self.maxlen)
+            return
+        message = _unpack(packed)
+        for member in self._members.get(message.group, ()):
+            member.put(message, len(packed), self.maxlen)
+
+    def _everyone(self) -> set[Member]:
+        return {each for members in self._members.values() for each in members}
+
+    async def _watch(self, whole: Whole) -> None:
         try:
-            async for _, packed, _ in pubsub:
-                if isinstance(packed, Gap):
-                    everyone = {each for members in self._members.values() for each in members}
-                    for member in everyone:
-                        member.put(packed, 0, self.maxlen)
-                    continue
-                message = _unpack(packed)
-                for member in self._members.get(message.group, ()):
-                    member.put(message, len(packed), self.maxlen)
-        except Error as error:
+            await whole.run()
+        except Exception as error:
             logger.error("Broadcast: it does not listen any more: %s", error)
-            for member in [each for members in self._members.values() for each in members]:
+            for member in self._everyone():
                 member.end()
 
     # ---- publishing ------------------------------------------------------------------------
@@ -267,15 +297,15 @@ class Broadcast:
         does not read.
         """
         connection = self._open()
-        message = Message(group, uuid.uuid4().hex, data)
+        message = Message(group, os.urandom(16).hex(), data)
         packed, channel = _pack(message), self._channel(group)
         if not self.replay:
-            await self._pubsub.publish(channel, packed)
+            await self._whole.send(channel, packed)
             return message.id
         topic = self._history(group)
         async with connection.transaction():
             await topic.publish(packed)
-            await self._pubsub.publish(channel, packed)
+            await self._whole.send(channel, packed)
         return message.id
 
     # ---- members ---------------------------------------------------------------------------
@@ -299,57 +329,80 @@ class Broadcast:
         return await self._open().listeners(self._channel(group))
 
     async def admit(self, member: Member, last_id: str | None) -> None:
-        """Take a member in; `async with` of the member calls it."""
+        """Take a member in; `async with` of the member calls it, and `dismiss` when it fails."""
         connection = self._open()
-        names = self._identities(member)
+        names = member.names = self._names_of(member)
         async with self._changing:
-            new = [name for name in names if name not in self._present]
-            await connection.listen(*new)
-            try:
-                for group in member.groups:
-                    if group not in self._members:
-                        await self._pubsub.subscribe(self._channel(group))
-            except BaseException:  # too many channels, or cancelled
-                await connection.unlisten(*new)
-                raise
+            await connection.listen(*(name for name in names if name not in self._present))
+            for group in member.groups:
+                if group not in self._members:
+                    await self._whole.listen(self._channel(group))
             for group in member.groups:
                 self._members.setdefault(group, set()).add(member)
             for name in names:
                 self._present[name] = self._present.get(name, 0) + 1
+            member.admitted = True
         if last_id is not None:
-            earlier = [
-                each for group in member.groups for each in await self._since(group, last_id)
-            ]
+            earlier = await self._since(member.groups, last_id)
+            self._whole.read_all()  # or what is kept already would come a second time
             member.replay(earlier)
 
     async def dismiss(self, member: Member) -> None:
-        """Let a member go; the end of its `async with` calls it."""
-        connection = self._connection
-        if connection is None:
-            return  # closed in the meantime
-        async with self._changing:
-            for group in member.groups:
-                members = self._members.get(group, set())
-                members.discard(member)
-                if not members and self._members.pop(group, None) is not None:
-                    await self._pubsub.unsubscribe(self._channel(group))
-            gone = []
-            for name in self._identities(member):
-                self._present[name] = self._present.get(name, 0) - 1
-                if self._present[name] <= 0:
-                    del self._present[name]
-                    gone.append(name)
-            await connection.unlisten(*gone)
+        """Let a member go; the end of its `async with` calls it.
 
-    async def _since(self, group: str, last_id: str) -> list[Message | Gap]:
+        It goes on when the caller is cancelled, which anyio does again and again.
+        """
+        if self._connection is None:
+            return  # closed in the meantime
+        for group in member.groups:
+            self._members.get(group, set()).discard(member)
+        task = asyncio.create_task(self._dismiss(member))
+        self._dismissing.add(task)
+        task.add_done_callback(self._dismissed)
+        await asyncio.shield(task)
+
+    def _dismissed(self, task: asyncio.Task[None]) -> None:
+        self._dismissing.discard(task)
+        if not task.cancelled():
+            task.exception()  # of its caller, which may have been cancelled
+
+    async def _dismiss(self, member: Member) -> None:
+        """Listen to nothing that no member needs, whatever `admit` had come to."""
+        async with self._changing:
+            connection = self._connection
+            if connection is None:
+                return
+            if member.admitted:
+                member.admitted = False
+                for name in member.names:
+                    self._present[name] -= 1
+            for name in member.names:
+                if not self._present.get(name):
+                    self._present.pop(name, None)
+                    await connection.unlisten(name)
+            for group in member.groups:
+                if not self._members.get(group):
+                    self._members.pop(group, None)
+                    await self._whole.unlisten(self._channel(group))
+
+    async def _since(self, groups: Iterable[str], last_id: str) -> list[Message | Gap]:
+        """What is kept of the groups after that message, in one order, with a Gap before it where
+        some may be missing.  The ids of topics ascend over all topics of a segment."""
         if not self.replay:
             return [Gap(0, "not kept")]
-        kept = await self._history(group).channel(_HISTORY).peek(self.replay)
-        messages = [_unpack(bytes(each.body)) for each in kept]
-        for at, message in enumerate(messages):
-            if message.id == last_id:
-                return [*messages[at + 1 :]]
-        return [Gap(0, "not kept"), *messages]
+        kept: dict[str, Message] = {}
+        last, full = None, []
+        for group in groups:
+            rows = await self._history(group).channel(_HISTORY).peek(self.replay)
+            found = {each.id: _unpack(bytes(each.body)) for each in rows}
+            last = next((at for at, each in found.items() if each.id == last_id), last)
+            if len(found) >= self.replay:
+                full.append(min(found))
+            kept.update(found)
+        after = [kept[at] for at in sorted(kept) if last is None or at > last]
+        if last is None or any(oldest > last for oldest in full):
+            return [Gap(0, "not kept"), *after]
+        return [*after]
 
     # ---- names -----------------------------------------------------------------------------
 
@@ -357,7 +410,9 @@ class Broadcast:
         return fitting(f"{self.prefix}:{_CHANNEL}", group, self._limit)
 
     def _presence(self, group: str, identity: str) -> str:
-        name = f"{fitting(f'{self.prefix}:{_PRESENT}', group, 48)}/{identity}"
+        # What begins with the place of one group is of no other.
+        place = fitting(f"{self.prefix}:{_PRESENT}", group, 0 if "/" in group else 48)
+        name = f"{place}/{identity}"
         if len(name.encode()) > self._limit:
             raise ValueError(
                 f"the identity {identity!r} is too long: names have at most {self._limit} bytes in"
@@ -365,20 +420,30 @@ class Broadcast:
             )
         return name
 
-    def _identities(self, member: Member) -> list[str]:
+    def _names_of(self, member: Member) -> tuple[str, ...]:
         if member.identity is None:
-            return []
-        return [self._presence(group, member.identity) for group in member.groups]
+            return ()
+        return tuple(self._presence(group, member.identity) for group in member.groups)
 
     def _history(self, group: str) -> Any:
         name = f"{self.prefix}.{group}"
-        if not name.replace(".", "").replace("_", "").replace("-", "").isalnum() or len(name) > 64:
+        if not _TOPIC.fullmatch(name):
             name = fitting(self.prefix, group, 0).replace("#", ".")
         topic = self._open().topic(name, max_depth=self.replay, overflow="drop-oldest")
         topic.channel(_HISTORY)  # it keeps them
         return topic
 
     # ---- clients ---------------------------------------------------------------------------
+
+    def _event_of(self, message: Message | Gap) -> dict[str, Any]:
+        """What is sent for it: its own for each client, as middleware may change it."""
+        if isinstance(message, Gap):
+            return {"type": "websocket.send", "text": f'{{"gap": {_of_gap(message)}}}'}
+        if isinstance(message.data, bytes):
+            return {"type": "websocket.send", "bytes": message.data}
+        if self._text_of is not message:  # its members send a message one after the other
+            self._text_of, self._text = message, message.text()
+        return {"type": "websocket.send", "text": self._text}
 
     async def websocket(
         self,
@@ -398,8 +463,12 @@ class Broadcast:
         async with self.join(*groups, identity=identity, last_id=last_id) as member:
 
             async def forward() -> None:
-                async for message in member:
-                    await _send(websocket, message)
+                while True:
+                    try:
+                        message = await member.next()
+                    except InterfaceError:
+                        return
+                    await websocket.send(self._event_of(message))
 
             async def receive() -> None:
                 while True:
@@ -455,15 +524,6 @@ def _event(message: Message | Gap) -> str:
         return f"event: gap\ndata: {_of_gap(message)}\n\n"
     lines = message.text().replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return f"id: {message.id}\n" + "".join(f"data: {line}\n" for line in lines) + "\n"
-
-
-async def _send(websocket: WebSocket, message: Message | Gap) -> None:
-    if isinstance(message, Gap):
-        await websocket.send_text(f'{{"gap": {_of_gap(message)}}}')
-    elif isinstance(message.data, bytes):
-        await websocket.send_bytes(message.data)
-    else:
-        await websocket.send_text(message.text())
 
 
 async def _first_of(*runs: Any) -> None:

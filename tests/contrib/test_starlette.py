@@ -177,6 +177,199 @@ def test_members_end_when_the_segment_is_gone(
     assert "does not listen any more" in caplog.text
 
 
+def test_what_cannot_be_read_is_left_out(
+    segment_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with (
+            Broadcast(segment_name) as broadcast,
+            broadcast.join("c") as member,
+            pynotify.AsyncConnection.connect(segment_name) as connection,
+            pynotify.pubsub.AsyncPubSub(connection) as other,
+        ):
+            for data in (b"no head", "no bytes", None, [1], b"000003[1]x"):
+                await other.publish("b:broadcast:c", data)
+            await broadcast.publish("c", 1)
+            assert await take(member, 1) == [1]
+
+    asyncio.run(run())
+    assert "was left out" in caplog.text
+
+
+def test_small_ones_and_those_in_parts_come_in_one_order(segment_name: str) -> None:
+    async def run() -> None:
+        options: Any = {"queue_pages": 64}
+        async with (
+            Broadcast(segment_name, **options) as a,
+            Broadcast(segment_name) as b,
+            a.join("c") as one,
+            b.join("c") as two,
+        ):
+            for number in range(3):
+                await a.publish("c", f"{number}" * 700_000)  # more than the ring has
+                await a.publish("c", number)
+                await a.publish("c", "\u00e9" * 10_000)
+                want = [f"{number}" * 700_000, number, "\u00e9" * 10_000]
+                assert await take(one, 3) == want
+                assert await take(two, 3) == want
+
+    asyncio.run(run())
+
+
+def test_closing_ends_members(segment_name: str) -> None:
+    async def run() -> None:
+        broadcast = Broadcast(segment_name)
+        async with broadcast:
+            member = await broadcast.join("c", identity="ann").__aenter__()
+            rest = asyncio.create_task(_all(member))
+            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE):
+            assert await rest == []
+        async with broadcast, broadcast.join("c", identity="ann"):
+            await member.__aexit__()  # of the former life, and takes nothing from this one
+            assert await broadcast.present("c") == ["ann"]
+
+    asyncio.run(run())
+
+
+# ---- what an adversary does --------------------------------------------------------------------
+
+
+def test_a_group_that_begins_with_the_name_of_another(segment_name: str) -> None:
+    async def run() -> None:
+        async with (
+            Broadcast(segment_name) as a,
+            a.join("room", identity="ann"),
+            a.join("room/2", identity="bob"),
+            a.join("room/2/x", identity="c/d"),
+        ):
+            assert await a.present("room") == ["ann"]
+            assert await a.present("room/2") == ["bob"]
+            assert await a.present("room/2/x") == ["c/d"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("group", ["\u00e9", "a b", "x" * 100, "", "a/b", "\u0660", "a\n"])
+def test_replay_in_a_group_of_any_name(segment_name: str, group: str) -> None:
+    async def run() -> None:
+        async with Broadcast(segment_name, replay=2) as broadcast:
+            first = await broadcast.publish(group, 1)
+            await broadcast.publish(group, 2)
+            async with broadcast.join(group, last_id=first) as member:
+                assert await take(member, 1) == [2]
+
+    asyncio.run(run())
+
+
+def test_replay_of_several_groups(segment_name: str) -> None:
+    """Nothing twice, in the order in which it was published, and a Gap where something is gone."""
+
+    async def run() -> None:
+        async with Broadcast(segment_name, replay=4) as broadcast:
+            ids = [
+                await broadcast.publish(group, f"{group}{number}")
+                for number in range(3)
+                for group in "xyz"
+            ]
+            async with broadcast.join("x", "y", "z", last_id=ids[4]) as member:
+                await broadcast.publish("y", "end")
+                assert await take(member, 5) == ["z1", "x2", "y2", "z2", "end"]
+            for number in range(4):
+                await broadcast.publish("z", number)
+            async with broadcast.join("x", "z", last_id=ids[0]) as member:
+                gap, *rest = await take(member, 7)
+                assert gap.reason == "not kept"
+                assert rest == ["x1", "x2", 0, 1, 2, 3]
+
+    asyncio.run(run())
+
+
+def test_replay_beside_what_comes_at_the_same_time(segment_name: str) -> None:
+    """More than is kept comes between joining and looking: all of it is there, and in order."""
+
+    async def run() -> None:
+        async with Broadcast(segment_name, replay=2) as a, Broadcast(segment_name, replay=2) as b:
+            last = await a.publish("c", 0)
+            look = b._since
+
+            async def late(*arguments: Any) -> Any:
+                async with b.join("c") as other:
+                    for number in range(1, 7):
+                        await a.publish("c", number)
+                    await take(other, 6)
+                return await look(*arguments)
+
+            b._since = late  # type: ignore[method-assign]
+            async with b.join("c", last_id=last) as member:
+                found = await take(member, 7)
+            assert [each for each in found if isinstance(each, int)] == [1, 2, 3, 4, 5, 6]
+
+    asyncio.run(run())
+
+
+def test_replay_of_what_the_worker_has_not_read_yet(segment_name: str) -> None:
+    """It is kept already, and comes as well."""
+
+    async def run() -> None:
+        async with Broadcast(segment_name, replay=9) as a, Broadcast(segment_name, replay=9) as b:
+            last = await a.publish("c", 0)
+            look = b._since
+
+            async def late(*arguments: Any) -> Any:
+                await a.publish("c", 1)  # the loop has no turn between these
+                return await look(*arguments)
+
+            b._since = late  # type: ignore[method-assign]
+            async with b.join("c", last_id=last) as member:
+                await a.publish("c", 2)
+                assert await take(member, 2) == [1, 2]
+
+    asyncio.run(run())
+
+
+def test_a_join_that_fails_leaves_nothing(segment_name: str) -> None:
+    async def run() -> None:
+        async with Broadcast(segment_name, replay=1, max_topics=1) as a:
+            await a.publish("c", 1)  # the one topic
+            async with Broadcast(segment_name) as b:
+                for identity, groups in (("ann", ["d"]), ("bob", ["c", "d"]), ("i" * 250, ["c"])):
+                    with pytest.raises((pynotify.Error, ValueError)):
+                        async with a.join(*groups, identity=identity, last_id="x"):
+                            pass
+                    assert [await b.present(group) for group in groups] == [[]] * len(groups)
+                    assert [await b.count(group) for group in groups] == [0] * len(groups)
+
+    asyncio.run(run())
+
+
+def test_leaving_goes_on_when_it_is_cancelled_again(segment_name: str) -> None:
+    """As anyio does it to an SSE stream whose client is gone, while another client joins."""
+
+    async def run() -> None:
+        async with Broadcast(segment_name) as broadcast:
+            joined = asyncio.Event()
+
+            async def stream() -> None:
+                async with broadcast.join("c", identity="ann") as member:
+                    joined.set()
+                    await member.next()
+
+            client = asyncio.create_task(stream())
+            await joined.wait()
+            async with broadcast._changing:
+                while not client.done():
+                    client.cancel()
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(PATIENCE):
+                while await broadcast.present("c") or await broadcast.count("c"):
+                    await asyncio.sleep(0.002)
+            async with broadcast.join("c", identity="ann"):
+                assert await broadcast.present("c") == ["ann"]
+
+    asyncio.run(run())
+
+
 def test_events_of_a_gap_and_of_lines(segment_name: str) -> None:
     async def run() -> list[str]:
         async with Broadcast(segment_name, maxlen=1) as broadcast:
