@@ -126,8 +126,8 @@ class _Readers:
 
 
 def _is_remote(survey: Survey, settings: Mapping[str, Any]) -> bool:
-    events = (place for log in survey.logs for file in log.files for place in file.events[:1])
-    return not all(map(is_local, (*events, settings.get("root", ""))))
+    roots = {file.root for log in survey.logs for file in log.files}
+    return not all(map(is_local, (*roots, settings.get("root", ""))))
 
 
 def _processes(survey: Survey, settings: Mapping[str, Any]) -> int:

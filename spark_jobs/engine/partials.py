@@ -93,17 +93,36 @@ def pieces(job: str, logs: Sequence[Log]) -> list[Log]:
     return [piece for log in logs for piece in _by_file(log)]
 
 
+_NEIGHBOURS = 1 << 16
+
+
+def _together(log: Log) -> tuple[str, int]:
+    """Logs that are neighbours in a file of an archive, which is read once for all of them."""
+    if len(log.files) == 1 and log.files[0].events and log.files[0].events[0].is_shared:
+        piece = log.files[0].events[0]
+        return piece.place, piece.first // _NEIGHBOURS
+    return log.log_id, log.files[0].part
+
+
+def _first(log: Log) -> int:
+    return log.files[0].events[0].first if log.files[0].events else 0
+
+
 def deal(logs: Sequence[Log], parallelism: int, most: int = sys.maxsize) -> list[list[str]]:
     """Partitions of what may be read by itself, as JSON: the largest first, to the least loaded."""
     total = sum(log.size for log in logs)
     count = max(1, min(len(logs), most, max(parallelism, total // PARTITION_BYTES)))
+    groups: dict[tuple[str, int], list[Log]] = {}
+    for log in logs:
+        groups.setdefault(_together(log), []).append(log)
     bins: list[list[str]] = [[] for _ in range(count)]
     load = [0] * count
-    for log in sorted(logs, key=lambda log: -log.size):
+    sizes = {key: sum(log.size for log in group) for key, group in groups.items()}
+    for key in sorted(groups, key=lambda key: -sizes[key]):
         least = load.index(min(load))
-        bins[least].append(log.to_json())
-        load[least] += log.size + 1
-    return bins
+        bins[least] += [log.to_json() for log in sorted(groups[key], key=_first)]
+        load[least] += sizes[key] + len(groups[key])
+    return list(filter(None, bins)) or [[]]
 
 
 def aggregated(

@@ -14,6 +14,7 @@ from logwriter import LogWriter, sends
 from spark_jobs import prune as pruning
 from spark_jobs.archive import layout
 from spark_jobs.cli import main
+from spark_jobs.logs import stored
 from spark_jobs.prune import prune
 
 DAY_NS = 86_400 * 10**9
@@ -103,10 +104,10 @@ def test_what_left_does_not_come_back(
 
 def test_the_oldest_days_leave_until_the_rest_is_small_enough(archive: Path) -> None:
     rows = layout.segment_rows(archive)[0]
-    sizes = {max(map(layout.day_of, row["events"])): 0 for row in rows if row["events"]}
+    sizes = {max(map(stored.day_of, row["events"])): 0 for row in rows if row["events"]}
     for row in rows:
         if row["events"]:
-            sizes[max(map(layout.day_of, row["events"]))] += row["bytes"]
+            sizes[max(map(stored.day_of, row["events"]))] += row["bytes"]
     last_two = sizes[day(3)] + sizes[day(4)]
     found = prune(str(archive), most=last_two)
     assert (found["first_day"], found["left_bytes"]) == (day(3), last_two)
