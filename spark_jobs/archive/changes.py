@@ -104,7 +104,10 @@ def sync(system: Any, paths: Iterable[str]) -> None:
     files = [Path(path) for path in paths]
     folders = {folder for file in files for folder in list(file.parents)[:3]}
     for path in [*files, *sorted(folders, reverse=True)]:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # another program has put something else in its place
+            continue
         try:
             os.fsync(fd)
         finally:

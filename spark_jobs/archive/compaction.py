@@ -264,8 +264,10 @@ class _Pack:
         for day in self.days.values():
             day.discard()
 
-    def close(self) -> None:
-        """Puts all of it in place, the rows last."""
+    def close(self) -> bool:
+        """Puts all of it in place, the rows last. False: another compaction has put it into a pack
+        of its own already.
+        """
         events = []
         for date, day in self.days.items():
             day.close()
@@ -285,10 +287,17 @@ class _Pack:
         changes.sync(self._system, [*events, f"{self._root}/{names[0]}"])
         changes.put_table(self.place, names[1], rows)
         changes.sync(self._system, [f"{self._root}/{names[1]}"])
-        # One that was stopped for a day may have been swept.
-        if not all(self._system.get_file_info(path).is_file for path in events):
-            changes.delete(self._system, f"{self._root}/{names[1]}")
-            raise CannotRunError(f"{self.place}: a pack was removed while it was being written")
+        there = all(self._system.get_file_info(path).is_file for path in events)
+        row = f"{self._root}/{names[1]}"
+        if not self._system.get_file_info(row).is_file:
+            return False
+        if not there:  # swept before it had rows: as if this process was gone
+            changes.delete(self._system, row)
+            raise CannotRunError(
+                f"{self.place}: a pack was swept while it was being written\n"
+                "This process was stopped for a day, perhaps. Nothing is lost; run it again."
+            )
+        return True
 
 
 def _is_final(row: Row, day: str) -> bool:
@@ -368,7 +377,7 @@ def compact(place: str) -> dict[str, int]:
             if len(replaced) < 2 and not any(file.is_worn for file in replaced):
                 pack.discard()
                 continue
-            pack.close()
-            changes.remove(place, [row for file in replaced for row in file.rows])
+            if pack.close():
+                changes.remove(place, [row for file in replaced for row in file.rows])
             packed += sum(len(file.standing) for file in replaced)
     return {"packed": packed, "swept": swept}

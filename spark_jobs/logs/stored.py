@@ -171,10 +171,14 @@ def _read(system: Any, paths: list[str]) -> list[Row]:
     return rows
 
 
-def _listed(system: Any, root: str, location: str) -> tuple[list[Row], list[FileReport]]:
+def _names(system: Any, root: str) -> list[str]:
     entries = system.get_file_info(arrow_fs.FileSelector(f"{root}/{SEGMENTS}"))
     names = sorted(entry.base_name for entry in entries if entry.is_file)
-    names = [name for name in names if name.endswith(".parquet") and name[0] not in "._"]
+    return [name for name in names if name.endswith(".parquet") and name[0] not in "._"]
+
+
+def _listed(system: Any, root: str, location: str) -> tuple[list[Row], list[FileReport]]:
+    names = _names(system, root)
     paths = [f"{root}/{SEGMENTS}/{name}" for name in names]
     try:
         return (_read(system, paths) if paths else []), []
