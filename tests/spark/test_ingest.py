@@ -157,6 +157,7 @@ def test_a_segment_that_grew_replaces_what_was_there(local: Any, tmp_path: Path)
     log.write()
     result = run(local, logs, out)
     assert [row["records"] for row in result.rows] == [31]
+    assert len(list(out.rglob("*.parquet"))) == 3, "what was there before is gone"
     path.write_bytes(early)
     assert run(local, logs, out).totals["unchanged"] == 1
     found = survey([out])
