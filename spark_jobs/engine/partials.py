@@ -1,8 +1,9 @@
 """Partial results: a task reads whole logs, and aggregates in numpy as it goes.
 
 Each job has the class `Partials` that makes them. A partition is a few whole logs, because order
-within a log matters to most jobs, and files are small. To some it does not: theirs are a few files,
-so that one process that logged more than all others together does not hold the others up. Beside
+within a log matters to some jobs, and files are small. To others it does not, or they put it
+together afterwards: theirs are a few files, so that one process that logged more than all others
+together does not hold the others up, and two use all processors. Beside
 the job's rows come rows about the files themselves: those with ``file`` set.
 """
 
@@ -81,9 +82,12 @@ def batch(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.RecordBatch:
 
 def _by_file(log: Log) -> Iterator[Log]:
     """Its files as logs; what is missing is told with the last one."""
+    if log.in_order or len(log.files) == 1:
+        yield log
+        return
     for file in log.files[:-1]:
-        yield replace(log, files=(file,), incomplete="")
-    yield replace(log, files=log.files[-1:])
+        yield replace(log, files=(file,), incomplete="", is_piece=True)
+    yield replace(log, files=log.files[-1:], is_piece=True)
 
 
 def pieces(job: str, logs: Sequence[Log]) -> list[Log]:

@@ -82,6 +82,8 @@ class Log:
     `own_clock`: backends of the engine whose time stamps come from the same `clock` as this log's;
     None: all do, because all of the engine's logs were written there.
     `within`: only records of that time are wanted, from and to ns of the wall clock.
+    `in_order`: it is not to be read in pieces. `is_piece`: of this one other files are read
+    elsewhere.
     """
 
     log_id: str
@@ -100,6 +102,8 @@ class Log:
     within: tuple[int, int] | None = None
     rotated: bool = False
     time_namespace: int = 0
+    in_order: bool = False
+    is_piece: bool = False
 
     @property
     def clock(self) -> str:
