@@ -305,9 +305,10 @@ class Debt:
         base = np.arange(size, dtype=np.int64) << BASE_BITS
         for name in ("top", "first", "least"):
             setattr(debt, name, base + [getattr(each, name) for each in accounts])
-        for name in ("received", "dup", "late"):
+        for name in ("received", "dup", "late", "untold"):
             numbers = [getattr(each, name) for each in accounts]
-            setattr(debt, name, np.array(numbers, dtype=np.int64))
+            kind = bool if name == "untold" else np.int64
+            setattr(debt, name, np.array(numbers, dtype=kind))
         ends = [
             (begin + low, begin + high)
             for begin, each in zip(base.tolist(), accounts, strict=True)
