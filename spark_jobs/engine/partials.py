@@ -129,6 +129,15 @@ def deal(logs: Sequence[Log], parallelism: int, most: int = sys.maxsize) -> list
     return list(filter(None, bins)) or [[]]
 
 
+def _of_files(reports: Sequence[FileReport]) -> dict[str, Any]:
+    return {
+        "file": [report.file for report in reports],
+        "file_records": [report.records for report in reports],
+        "file_damaged": [report.damaged for report in reports],
+        "file_problems": [json.dumps(report.problems) for report in reports],
+    }
+
+
 def aggregated(
     text: str, job: str, settings: Mapping[str, Any], count: Count = uncounted
 ) -> Iterator[pa.RecordBatch]:
@@ -144,15 +153,54 @@ def aggregated(
         count(len(chunk.channel))
     for columns in partials.finish():
         yield batch(schema, columns)
-    yield batch(
-        schema,
-        {
-            "file": [report.file for report in reader.reports],
-            "file_records": [report.records for report in reader.reports],
-            "file_damaged": [report.damaged for report in reader.reports],
-            "file_problems": [json.dumps(report.problems) for report in reader.reports],
-        },
-    )
+    yield batch(schema, _of_files(reader.reports))
+
+
+Jobs = Mapping[str, Mapping[str, Any]]
+"""Jobs and their settings, for several in one pass."""
+JOB = "job"
+
+
+def _name(job: str, column: str) -> str:
+    return f"{job}__{column}"
+
+
+def schema_of_all(jobs: Jobs) -> pa.Schema:
+    """Of batches of several jobs: each row is of one of them, or about a file."""
+    own = [
+        field.with_name(_name(job, field.name)) for job in jobs for field in _partials(job).COLUMNS
+    ]
+    return pa.schema([pa.field(JOB, pa.string()), *own, *FILE_COLUMNS])
+
+
+def columns_of(job: str) -> dict[str, str]:
+    """The columns of one of them in a schema of several, and what it calls them."""
+    return {_name(job, field.name): field.name for field in _partials(job).COLUMNS} | {
+        field.name: field.name for field in FILE_COLUMNS
+    }
+
+
+def aggregated_all(text: str, jobs: Jobs, count: Count = uncounted) -> Iterator[pa.RecordBatch]:
+    """As `aggregated`, for all of these jobs, which see each chunk one after the other."""
+    schema, classes = schema_of_all(jobs), {job: _partials(job) for job in jobs}
+    fields = sorted({field for cls in classes.values() for field in cls.FIELDS})
+    peers = any(getattr(cls, "PEERS", False) for cls in classes.values())
+    reader = LogReader(Log.from_json(text), fields, peers=peers)
+    partials = {job: classes[job](reader, **settings) for job, settings in jobs.items()}
+
+    def rows(job: str, columns: Mapping[str, Any]) -> pa.RecordBatch:
+        own = {_name(job, name): value for name, value in columns.items()}
+        return batch(schema, {JOB: job, **own})
+
+    for chunk in reader.chunks():
+        for job, each in partials.items():
+            for columns in each.add(chunk):
+                yield rows(job, columns)
+        count(len(chunk.channel))
+    for job, each in partials.items():
+        for columns in each.finish():
+            yield rows(job, columns)
+    yield batch(schema, _of_files(reader.reports))
 
 
 def reports_of(others: pa.Table, survey: Survey) -> list[FileReport]:

@@ -261,7 +261,7 @@ def test_by_tasks_of_spark(late: bool, spark: Any, tmp_path: Path) -> None:
     engine = SparkEngine(spark)
     tasks = spark.sparkContext.defaultParallelism
     assert tasks > 1
-    assert engine.load("audit", found)._partitions == tasks
+    assert engine.load("audit", found).partitions == tasks
     whole = audited(in_order(found), tmp_path / "whole")
     result = audit.run(engine, found, tmp_path / "out")
     files = {
