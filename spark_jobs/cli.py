@@ -53,6 +53,8 @@ _COLUMNS = ("channel", "host", "pid")
 _NEVER = (1 << 63) - 1
 _FLAGS = {"limits": "max"}
 
+_BRIEF_BYTES = 8 << 30
+"""Of so many Java compiles what it runs quickly, not well."""
 _LOCAL_BYTES = 64 << 30
 """More logs than that are Spark's, if nothing else is said."""
 
@@ -235,7 +237,7 @@ def _engine(job: str, wanted: str | None, found: object, why: str, master: str |
         from spark_jobs.spark.engine import SparkEngine
         from spark_jobs.spark.session import create_session
 
-        return SparkEngine(create_session(f"pynotify {job}", master))
+        return SparkEngine(create_session(f"pynotify {job}", master, brief=size <= _BRIEF_BYTES))
     from spark_jobs.engine.local import LocalEngine
 
     return LocalEngine()
