@@ -288,11 +288,11 @@ class _Pack:
         changes.put_table(self.place, names[1], rows)
         changes.sync(self._system, [f"{self._root}/{names[1]}"])
         there = all(self._system.get_file_info(path).is_file for path in events)
-        row = f"{self._root}/{names[1]}"
-        if not self._system.get_file_info(row).is_file:
+        own = f"{self._root}/{names[1]}"
+        if not self._system.get_file_info(own).is_file:
             return False
         if not there:  # swept before it had rows: as if this process was gone
-            changes.delete(self._system, row)
+            changes.delete(self._system, own)
             raise CannotRunError(
                 f"{self.place}: a pack was swept while it was being written\n"
                 "This process was stopped for a day, perhaps. Nothing is lost; run it again."

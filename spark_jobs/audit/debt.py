@@ -102,14 +102,19 @@ class Account:
 
     @staticmethod
     def from_list(numbers: Sequence[int]) -> Account:
-        holes, announced = numbers[7:9]
-        at = (9, 9 + 2 * holes, 9 + 2 * holes + announced)
-        ends, rest = numbers[at[0] : at[1]], numbers[at[2] :]
+        top, first, least, received, dup, late, untold, holes, announced = numbers[:9]
+        told = 9 + 2 * holes
+        ends, rest = numbers[9:told], numbers[told + announced :]
         return Account(
-            *numbers[:6],
-            bool(numbers[6]),
+            top,
+            first,
+            least,
+            received,
+            dup,
+            late,
+            bool(untold),
             tuple(zip(ends[::2], ends[1::2], strict=True)),
-            tuple(numbers[at[1] : at[2]]),
+            tuple(numbers[told : told + announced]),
             tuple(zip(rest[::4], rest[1::4], rest[2::4], rest[3::4], strict=True)),
         )
 
@@ -276,8 +281,6 @@ class Debt:
         """Of all channels, by number."""
         size = len(self.top)
         base = np.arange(size, dtype=np.int64) << BASE_BITS
-        columns = (self.top - base, self.first - base, self.least - base)
-        figures = zip(*columns, self.received, self.dup, self.late, self.untold, strict=True)
         holes: list[list[tuple[int, int]]] = [[] for _ in range(size)]
         announced: list[list[int]] = [[] for _ in range(size)]
         controls: list[list[tuple[int, int, int, int]]] = [[] for _ in range(size)]
@@ -291,10 +294,20 @@ class Debt:
                 *map(np.ndarray.tolist, part), strict=True
             ):
                 controls[channel].append((kind, sequence, lag, top - (channel << BASE_BITS)))
-        lists = zip(holes, announced, controls, strict=True)
         return [
-            Account(*map(int, row[:6]), bool(row[6]), *map(tuple, more))
-            for row, more in zip(figures, lists, strict=True)
+            Account(
+                int(self.top[channel] - base[channel]),
+                int(self.first[channel] - base[channel]),
+                int(self.least[channel] - base[channel]),
+                int(self.received[channel]),
+                int(self.dup[channel]),
+                int(self.late[channel]),
+                bool(self.untold[channel]),
+                tuple(holes[channel]),
+                tuple(announced[channel]),
+                tuple(controls[channel]),
+            )
+            for channel in range(size)
         ]
 
     @staticmethod

@@ -622,7 +622,7 @@ def _of_pieces(engine: Engine, survey: Survey, table: pa.Table) -> list[dict[str
 
 def _listeners(
     table: pa.Table,
-    of_pieces: Iterable[Mapping[str, Any]],
+    of_pieces: Iterable[dict[str, Any]],
     compared: Iterable[Mapping[str, Any]],
 ) -> list[dict[str, Any]]:
     """One row of `TABLE` per listener and channel, before any rule for incomplete logs."""
