@@ -105,7 +105,7 @@ def _remove(system: Any, root: str, segments: Sequence[_Segment]) -> None:
     for own in by_file.values():
         for path in changes.named(root, [segment.row for segment in own]):
             _delete(system, path)
-        for segment in own:
+        for segment in (each for each in own if each.stands):
             _delete(system, f"{root}/{stored.QUARANTINE}/{segment.name}.pynlog")
 
 

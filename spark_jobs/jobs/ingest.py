@@ -320,13 +320,15 @@ def _is_below(path: str, directory: Path) -> bool:
 
 
 def _editions(segments: list[Segment], known: Mapping[str, Row]) -> dict[str, int]:
-    """Of those that are in the archive, one more than there; 0 where nothing was overwritten."""
-    return {
-        segment.name: (known[segment.name]["edition"] or 0)
-        + (_extent(segment) <= stored.extent(known[segment.name]))
-        for segment in segments
-        if segment.name in known
-    }
+    """Of those that are in the archive: one more than there, where it is the same state again."""
+    editions = {}
+    for segment in segments:
+        if segment.name in known:
+            row = known[segment.name]
+            editions[segment.name] = (row["edition"] or 0) + (
+                _extent(segment) <= stored.extent(row)
+            )
+    return {name: edition for name, edition in editions.items() if edition}
 
 
 def _remove_earlier(root: str, segments: list[Segment]) -> None:

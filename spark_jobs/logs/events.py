@@ -9,6 +9,7 @@ over a large archive does not end because of one of its files.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -130,15 +131,23 @@ class _Shared:
         return self._rows
 
 
-_shared: list[_Shared] = []
-"""The one that was read last: logs that are neighbours there are read one after the other."""
+class _Last(threading.local):
+    """The file that this thread read last: logs that are neighbours there are read one after the
+    other.
+    """
+
+    shared: _Shared | None = None
+
+
+_last = _Last()
 
 
 def _shared_at(place: str, columns: tuple[str, ...]) -> _Shared:
-    if not _shared or (_shared[0].place, _shared[0].columns) != (place, columns):
-        _shared[:] = []
-        _shared[:] = [_Shared(place, columns)]
-    return _shared[0]
+    found = _last.shared
+    if found is None or (found.place, found.columns) != (place, columns):
+        _last.shared = None
+        _last.shared = found = _Shared(place, columns)
+    return found
 
 
 def _opened(place: str) -> Any:

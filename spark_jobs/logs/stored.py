@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -235,7 +236,13 @@ class _Known:
         self.rows = standing(rows(location)[0])
 
 
-_known: list[_Known] = []
+class _Last(threading.local):
+    """What this thread has looked at last."""
+
+    known: _Known | None = None
+
+
+_last = _Last()
 
 
 def where_now(location: str, segment: str, gone: Piece) -> Piece | None:
@@ -245,9 +252,10 @@ def where_now(location: str, segment: str, gone: Piece) -> Piece | None:
     """
     system, root = filesystem(location)
     token = _token(system, root)
-    if not _known or (_known[0].location, _known[0].token) != (location, token):
-        _known[:] = [_Known(location, token)]
-    row = _known[0].rows.get(segment)
+    known = _last.known
+    if known is None or (known.location, known.token) != (location, token):
+        known = _last.known = _Known(location, token)
+    row = known.rows.get(segment)
     if row is None:
         return None
     day = day_of(gone.place)

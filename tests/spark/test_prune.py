@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from logwriter import LogWriter, sends
+from logwriter import LogWriter, flip_bit, sends
 
 from spark_jobs import prune as pruning
 from spark_jobs.archive import layout
 from spark_jobs.cli import main
+from spark_jobs.jobs import ingest
 from spark_jobs.logs import stored
 from spark_jobs.prune import prune
 
@@ -154,6 +155,26 @@ def test_killed_in_between(
     prune(str(archive), older=day(3))
     assert records(archive, capsys) == expected
     assert len([name for name in files(archive) if name.startswith("events/")]) == 2
+
+
+def test_an_earlier_state_that_a_killed_ingest_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes with its day; the segment, and the copy of its damaged file, stay."""
+    logs, place = tmp_path / "logs", tmp_path / "archive"
+    log = LogWriter(logs, 1, clock=int(FIRST.timestamp()) * 10**9)
+    for last in (0, 3):
+        sends(log, "a", np.arange(100) + 100 * last, ts=last * DAY_NS + 1 + np.arange(100))
+        (path,) = log.write(sealed=last == 3)
+        flip_bit(path, 7)
+        monkeypatch.setattr(ingest, "_remove_earlier", lambda *_: None)
+        assert main(["ingest", str(logs), "--out", str(place), "--overwrite"]) == 0
+    assert len(list((place / "segments").iterdir())) == 2
+    found = prune(str(place), older=day(2))
+    assert (found["removed"], found["left"]) == (0, 1)
+    assert len(list((place / "segments").iterdir())) == 1
+    assert len(list((place / "quarantine").iterdir())) == 1
+    assert len(list(place.rglob("events/*/*/*"))) == 2, "of both days of the segment that stays"
 
 
 def test_on_the_command_line(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:
