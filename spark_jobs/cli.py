@@ -53,6 +53,8 @@ _COLUMNS = ("channel", "host", "pid")
 _NEVER = (1 << 63) - 1
 _FLAGS = {"limits": "max"}
 
+_BRIEF_BYTES = 8 << 30
+"""Of so many Java compiles what it runs quickly, not well."""
 _LOCAL_BYTES = 64 << 30
 """More logs than that are Spark's, if nothing else is said."""
 
@@ -87,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
     )
     jobs = (*NAMES, *COMMANDS)
     result.add_argument("job", choices=jobs, metavar="JOB", help="what to find out; see below")
-    result.add_argument("logs", nargs="+", metavar="LOGS", help="log files or their directories")
+    result.add_argument("logs", nargs="*", metavar="LOGS", help="log files or their directories")
     result.add_argument(
         "--out", required=True, type=directory, metavar="DIR", help="for the results"
     )
@@ -113,6 +115,12 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--most", type=_whole, metavar="N", help=_of("most") + ": records in the trace; 1,000,000"
     )
+    result.add_argument(
+        "--compact",
+        action="store_true",
+        default=None,
+        help=_of("compact") + ": put small segments of the archive together; LOGS may be left out",
+    )
     for name, text in (("since", "from"), ("until", "before")):
         result.add_argument(
             f"--{name}",
@@ -132,6 +140,14 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--master", help="Spark master; by default as Spark is configured")
     result.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
     return result
+
+
+def _parsed(given: Sequence[str]) -> argparse.Namespace:
+    own = parser()
+    options = own.parse_args(given)
+    if not options.logs and not options.compact:
+        own.error("the following arguments are required: LOGS")
+    return options
 
 
 _UNITS = {"ns": 1, "us": 10**3, "\N{MICRO SIGN}s": 10**3, "ms": 10**6, "s": 10**9}
@@ -221,7 +237,7 @@ def _engine(job: str, wanted: str | None, found: object, why: str, master: str |
         from spark_jobs.spark.engine import SparkEngine
         from spark_jobs.spark.session import create_session
 
-        return SparkEngine(create_session(f"pynotify {job}", master))
+        return SparkEngine(create_session(f"pynotify {job}", master, brief=size <= _BRIEF_BYTES))
     from spark_jobs.engine.local import LocalEngine
 
     return LocalEngine()
@@ -266,7 +282,7 @@ def run_job(
     elif target.exists() and not overwrite:
         raise CannotRunError(f"{target} exists; --overwrite replaces it")
     with fetched(logs) as paths:
-        found = preparer(job)(paths)
+        found = preparer(job)(paths) if paths or not settings.get("compact") else Survey()
         if isinstance(found, Survey) and found.unreadable and not found.logs:
             raise NoLogsError(_nothing_readable(found))
         out.mkdir(parents=True, exist_ok=True)
@@ -310,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given and given[0] in COMMANDS:
         return int(import_module(COMMANDS[given[0]]).main(given[1:]))
-    options = parser().parse_args(given)
+    options = _parsed(given)
     made_by = {}
     if options.job == "report":
         made_by["command"] = shlex.join(["python", "-m", "spark_jobs", *given])

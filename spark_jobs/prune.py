@@ -7,6 +7,9 @@
    is still in the raw logs.
 3. Of a segment its row goes first: readers go by rows. What a prune that was killed has left of a
    segment, the next one removes, as what is of before the first day and has no row.
+4. A pack (`spark_jobs.archive.compaction`) goes whole: its segments have the same last day. Rows
+   that do not stand any more go before the one that does, or a kill would bring them back.
+5. It also removes what killed processes have left in the archive (`spark_jobs.archive.changes`).
 """
 
 from __future__ import annotations
@@ -20,8 +23,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from spark_jobs.archive import layout
+from spark_jobs.archive import changes, layout
+from spark_jobs.archive.compaction import days_written, last_day
 from spark_jobs.errors import CannotRunError
+from spark_jobs.logs import stored
 from spark_jobs.output import CLEAN, FAILED, Parser, described
 from spark_jobs.places import filesystem
 
@@ -36,34 +41,24 @@ class _Segment:
     name: str
     day: str
     size: int
-    events: tuple[str, ...]
-
-
-def _mtimes(system: Any, folder: str) -> dict[str, str]:
-    """The day on which each segment's row was written."""
-    from pyarrow import fs as arrow_fs
-
-    entries = system.get_file_info(arrow_fs.FileSelector(folder, allow_not_found=True))
-    return {
-        entry.base_name.removesuffix(".parquet"): entry.mtime.astimezone(UTC).date().isoformat()
-        for entry in entries
-    }
+    row: stored.Row
+    stands: bool
 
 
 def _segments(place: str) -> list[_Segment]:
-    """All that are in the archive."""
-    system, root = filesystem(place)
-    rows, unreadable = layout.segment_rows(place)
+    """All that are in the archive; rows that do not stand come first."""
+    rows, unreadable = stored.rows(place)
     if unreadable:
         problem = unreadable[0]
         raise CannotRunError(f"{problem.file}: {problem.problems[0]}\nNothing was removed.")
-    written = _mtimes(system, f"{root}/{layout.SEGMENTS}")
+    written = days_written(place)
+    best = stored.standing(rows)
     found = []
     for row in rows:
-        days = [layout.day_of(events) for events in row["events"]]
-        day = max(days, default=written[row["segment"]])
-        found.append(_Segment(row["segment"], day, row["bytes"], tuple(row["events"])))
-    return sorted(found, key=lambda segment: (segment.day, segment.name))
+        stands = row is best[row["segment"]]
+        day = last_day(row, written)
+        found.append(_Segment(row["segment"], day, row["bytes"] * stands, row, stands))
+    return sorted(found, key=lambda segment: (segment.stands, segment.day, segment.name))
 
 
 def _first_to_stay(segments: Sequence[_Segment], older: str, most: int | None) -> str:
@@ -95,33 +90,34 @@ def _left_behind(system: Any, root: str, first: str, known: set[str]) -> Iterato
     from pyarrow import fs as arrow_fs
 
     selector = arrow_fs.FileSelector(
-        f"{root}/{layout.EVENTS}", allow_not_found=True, recursive=True
+        f"{root}/{stored.EVENTS}", allow_not_found=True, recursive=True
     )
     for entry in system.get_file_info(selector):
-        name = entry.base_name.removesuffix(".parquet")
-        if entry.is_file and layout.day_of(entry.path) < first and name not in known:
+        if entry.is_file and stored.day_of(entry.path) < first and entry.path not in known:
             yield str(entry.path)
 
 
-def _delete(system: Any, path: str) -> None:
-    if system.get_file_info(path).is_file:
-        system.delete_file(path)
+def _remove(system: Any, root: str, segments: Sequence[_Segment]) -> None:
+    """Their files; each row before what it names."""
+    by_file: dict[str, list[_Segment]] = {}
+    for segment in segments:
+        by_file.setdefault(segment.row[stored.ROW_FILE], []).append(segment)
+    for own in by_file.values():
+        for path in changes.named(root, [segment.row for segment in own]):
+            _delete(system, path)
+        for segment in (each for each in own if each.stands):
+            _delete(system, f"{root}/{stored.QUARANTINE}/{segment.name}.pynlog")
 
 
-def _remove(system: Any, root: str, segment: _Segment) -> None:
-    _delete(system, f"{root}/{layout.SEGMENTS}/{segment.name}.parquet")
-    for events in segment.events:
-        _delete(system, f"{root}/{events}")
-    _delete(system, f"{root}/{layout.CHANNELS}/{segment.name}.parquet")
-    _delete(system, f"{root}/{layout.QUARANTINE}/{segment.name}.pynlog")
+_delete = changes.delete
 
 
 def _remove_empty_days(system: Any, root: str, first: str) -> None:
     from pyarrow import fs as arrow_fs
 
-    events = arrow_fs.FileSelector(f"{root}/{layout.EVENTS}", allow_not_found=True)
+    events = arrow_fs.FileSelector(f"{root}/{stored.EVENTS}", allow_not_found=True)
     for day in system.get_file_info(events):
-        if layout.day_of(day.path + "/") >= first:
+        if stored.day_of(day.path + "/") >= first:
             continue
         below = system.get_file_info(arrow_fs.FileSelector(day.path, recursive=True))
         if not any(entry.is_file for entry in below):
@@ -129,11 +125,11 @@ def _remove_empty_days(system: Any, root: str, first: str) -> None:
 
 
 def _write_first_day(system: Any, root: str, first: str) -> None:
-    draft = f"{root}/{layout.STAGING}/{layout.PRUNED}"
-    system.create_dir(f"{root}/{layout.STAGING}", recursive=True)
+    system.create_dir(f"{root}/{stored.STAGING}", recursive=True)
+    draft = changes.draft(root)
     with system.open_output_stream(draft) as sink:
         sink.write(json.dumps({"before": first}).encode())
-    system.move(draft, f"{root}/{layout.PRUNED}")
+    changes.put(system, draft, f"{root}/{layout.PRUNED}")
 
 
 def prune(
@@ -150,23 +146,27 @@ def prune(
     segments = _segments(place)
     first = max(_first_to_stay(segments, older or "", most), layout.pruned_before(place))
     old = [segment for segment in segments if segment.day < first]
+    left = [segment for segment in segments if segment.day >= first]
+    swept = 0
+    if not dry_run:
+        swept = changes.sweep(place)
     if not dry_run and first:
         _write_first_day(system, root, first)
-        for segment in old:
-            _remove(system, root, segment)
-        known = {segment.name for segment in segments} - {segment.name for segment in old}
+        _remove(system, root, old)
+        known = set(changes.named(root, [segment.row for segment in left]))
         for path in _left_behind(system, root, first, known):
-            system.delete_file(path)
+            changes.delete(system, path)
         _remove_empty_days(system, root, first)
     removed = sum(segment.size for segment in old)
     return {
         "job": "prune",
         "status": "clean",
         "first_day": first or None,
-        "removed": len(old),
+        "removed": sum(segment.stands for segment in old),
         "removed_bytes": removed,
-        "left": len(segments) - len(old),
-        "left_bytes": sum(segment.size for segment in segments) - removed,
+        "left": sum(segment.stands for segment in left),
+        "left_bytes": sum(segment.size for segment in left),
+        "swept": swept,
         "dry_run": dry_run,
     }
 
@@ -234,4 +234,6 @@ def main(arguments: Sequence[str]) -> int:
             f"{would} {found['removed']:,} segments, {found['removed_bytes']:,} bytes; "
             f"{found['left']:,} are left, {found['left_bytes']:,} bytes"
         )
+        if found["swept"]:
+            print(f"also {found['swept']:,} files that killed processes had left")
     return CLEAN

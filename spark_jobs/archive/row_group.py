@@ -28,7 +28,7 @@ from spark_jobs.logs.model import CHUNK_RECORDS, Chunk, Log
 ROWS: Final = 1 << 18
 
 _INDEX: Final = pa.dictionary(pa.int32(), pa.string())
-_WRITTEN: Final = pa.schema(
+WRITTEN: Final = pa.schema(
     [field.with_type(_INDEX) if field.type == pa.string() else field for field in EVENT_SCHEMA]
 )
 """What is handed to Arrow: strings as dictionaries, so that it need not find equal ones."""
@@ -48,7 +48,7 @@ def writer(sink: Any, first: pa.Table) -> Any:
     encodings = ENCODINGS | (dict.fromkeys(("ts", "event_time"), REPEATED) if repeated else {})
     return pyarrow.parquet.ParquetWriter(
         sink,
-        _WRITTEN,
+        WRITTEN,
         store_schema=False,
         write_statistics=list(STATISTICS),
         write_batch_size=ROWS,
@@ -151,7 +151,7 @@ class RowGroup:
         columns |= {name: array.slice(0, self.rows) for name, array in self._texts.items()}
         names = pa.array([name for _, name in channels], pa.string())
         columns["channel"] = pa.DictionaryArray.from_arrays(columns["channel"], names)
-        return pa.Table.from_arrays([columns[name] for name in _WRITTEN.names], schema=_WRITTEN)
+        return pa.Table.from_arrays([columns[name] for name in WRITTEN.names], schema=WRITTEN)
 
     def clear(self) -> None:
         self.rows = 0

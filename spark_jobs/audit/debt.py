@@ -4,11 +4,17 @@ For all channels of a log at once: a message is the number ``channel << 40 | cha
 running maximum of a sorted chunk never leaks from one channel into the next. State is the highest
 number of each channel and the holes below it; a healthy log has none, so memory does not grow
 with the number of messages.
+
+A log may be read in pieces, at the same time. Each has a `Debt` of its own, as if nothing had been
+before it, and gives an `Account` of each channel; `Account.then` puts those of two pieces together.
+It cannot where a piece was handed a number that is not above all those of the pieces before: was it
+a hole of theirs? Then the log is read in order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +70,89 @@ class Holes:
 
 
 @dataclass(frozen=True)
+class Account:
+    """Of one channel, in a piece of a log or in several; numbers are those of the channel.
+
+    `top`, `first` and `least` number that was handed over, -1 if none was. `untold`: whether a Gap
+    was announced before the first one was. `holes` are ranges below `top`, both ends included,
+    `announced` numbers at which a Gap was announced; `controls` are kind, chan_seq, lag and the
+    `top` of that time of each LISTEN and UNLISTEN.
+    """
+
+    top: int = -1
+    first: int = -1
+    least: int = -1
+    received: int = 0
+    dup: int = 0
+    late: int = 0
+    untold: bool = False
+    holes: tuple[tuple[int, int], ...] = ()
+    announced: tuple[int, ...] = ()
+    controls: tuple[tuple[int, int, int, int], ...] = ()
+
+    def to_list(self) -> list[int]:
+        return [
+            *(self.top, self.first, self.least, self.received, self.dup, self.late),
+            int(self.untold),
+            *(len(self.holes), len(self.announced)),
+            *(end for hole in self.holes for end in hole),
+            *self.announced,
+            *(each for control in self.controls for each in control),
+        ]
+
+    @staticmethod
+    def from_list(numbers: Sequence[int]) -> Account:
+        top, first, least, received, dup, late, untold, holes, announced = numbers[:9]
+        told = 9 + 2 * holes
+        ends, rest = numbers[9:told], numbers[told + announced :]
+        return Account(
+            top,
+            first,
+            least,
+            received,
+            dup,
+            late,
+            bool(untold),
+            tuple(zip(ends[::2], ends[1::2], strict=True)),
+            tuple(numbers[told : told + announced]),
+            tuple(zip(rest[::4], rest[1::4], rest[2::4], rest[3::4], strict=True)),
+        )
+
+    def then(self, later: Account | None, *, gaps: bool) -> Account | None:
+        """With that of the next piece; None: they have to be read in order.
+
+        A channel that is not in the next piece has no account there; `gaps`: whether a Gap was
+        announced in that piece.
+        """
+        next_number = self.top + 1
+        if later is None:
+            told = {*self.announced, next_number} if gaps else self.announced
+            return replace(self, announced=tuple(sorted(told)))
+        if self.received and later.received and later.least <= self.top:
+            return None
+        # Before its first number the piece took the channel for empty.
+        holes = [(max(low, next_number), high) for low, high in later.holes if high >= next_number]
+        announced = {next_number if number == 0 else number for number in later.announced}
+        announced |= {next_number} if later.untold else set()
+        controls = [
+            (kind, sequence, lag, self.top if top < 0 else top)
+            for kind, sequence, lag, top in later.controls
+        ]
+        return Account(
+            later.top if later.received else self.top,
+            self.first if self.received else later.first,
+            self.least if self.received else later.least,
+            self.received + later.received,
+            self.dup + later.dup,
+            self.late + later.late,
+            self.untold,
+            (*self.holes, *holes),
+            tuple(sorted({*self.announced, *announced})),
+            (*self.controls, *controls),
+        )
+
+
+@dataclass(frozen=True)
 class Settled:
     """Per channel with a LISTEN or RECV: how the debt stands at the end of the log.
 
@@ -88,6 +177,10 @@ class Debt:
         self.top = np.empty(0, dtype=np.int64)
         """Highest number handed over, per channel; the base less one before the first."""
         self.first = np.empty(0, dtype=np.int64)
+        self.least = np.empty(0, dtype=np.int64)
+        self.untold = np.empty(0, dtype=bool)
+        self.gaps = False
+        """Whether one was announced."""
         self.received = np.empty(0, dtype=np.int64)
         self.dup = np.empty(0, dtype=np.int64)
         self.late = np.empty(0, dtype=np.int64)
@@ -104,6 +197,8 @@ class Debt:
         base = np.arange(old, channels, dtype=np.int64) << BASE_BITS
         self.top = np.concatenate([self.top, base - 1])
         self.first = np.concatenate([self.first, base - 1])
+        self.least = np.concatenate([self.least, base - 1])
+        self.untold = np.concatenate([self.untold, np.full(len(base), self.gaps)])
         zeros = np.zeros(channels - old, dtype=np.int64)
         self.received = np.concatenate([self.received, zeros])
         self.dup = np.concatenate([self.dup, zeros])
@@ -124,6 +219,8 @@ class Debt:
                 self._add(chunk, np.flatnonzero(wanted[part]) + begin)
             if end < len(kind):
                 self.announced = np.union1d(self.announced, self.top + 1)
+                self.untold |= self.received == 0
+                self.gaps = True
             begin = end
 
     def _add(self, chunk: Chunk, index: NDArray[np.intp]) -> None:
@@ -149,6 +246,7 @@ class Debt:
         ahead = received & (number > before)
         opening = ahead & (before == base - 1)
         self.first[channel[opening]] = number[opening]
+        self.least[channel[opening]] = number[opening]
         jump = ahead & (number > before + 1)
         self.holes.add(before[jump] + 1, number[jump] - 1)
         self._late(number[received & ~ahead])
@@ -173,10 +271,79 @@ class Debt:
         distinct, times = np.unique(numbers, return_counts=True)
         fills = self.holes.which(distinct) >= 0
         channel, size = distinct >> BASE_BITS, len(self.top)
+        np.minimum.at(self.least, channel, distinct)
         self.late += np.bincount(channel[fills], minlength=size)
         again = np.repeat(channel, times - fills)
         self.dup += np.bincount(again, minlength=size)
         self.holes.remove(distinct[fills])
+
+    def accounts(self) -> list[Account]:
+        """Of all channels, by number."""
+        size = len(self.top)
+        base = np.arange(size, dtype=np.int64) << BASE_BITS
+        holes: list[list[tuple[int, int]]] = [[] for _ in range(size)]
+        announced: list[list[int]] = [[] for _ in range(size)]
+        controls: list[list[tuple[int, int, int, int]]] = [[] for _ in range(size)]
+        for low, high in zip(self.holes.low.tolist(), self.holes.high.tolist(), strict=True):
+            channel = low >> BASE_BITS
+            holes[channel].append((low - (channel << BASE_BITS), high - (channel << BASE_BITS)))
+        for number in self.announced.tolist():
+            announced[number >> BASE_BITS].append(number & ((1 << BASE_BITS) - 1))
+        for part in self.controls:
+            for channel, kind, sequence, lag, top in zip(
+                *map(np.ndarray.tolist, part), strict=True
+            ):
+                controls[channel].append((kind, sequence, lag, top - (channel << BASE_BITS)))
+        return [
+            Account(
+                int(self.top[channel] - base[channel]),
+                int(self.first[channel] - base[channel]),
+                int(self.least[channel] - base[channel]),
+                int(self.received[channel]),
+                int(self.dup[channel]),
+                int(self.late[channel]),
+                bool(self.untold[channel]),
+                tuple(holes[channel]),
+                tuple(announced[channel]),
+                tuple(controls[channel]),
+            )
+            for channel in range(size)
+        ]
+
+    @staticmethod
+    def of(accounts: Sequence[Account]) -> Debt:
+        """One that has followed a whole log, of which these are the accounts."""
+        debt = Debt()
+        size = len(accounts)
+        base = np.arange(size, dtype=np.int64) << BASE_BITS
+        for name in ("top", "first", "least"):
+            setattr(debt, name, base + [getattr(each, name) for each in accounts])
+        for name in ("received", "dup", "late", "untold"):
+            numbers = [getattr(each, name) for each in accounts]
+            kind = bool if name == "untold" else np.int64
+            setattr(debt, name, np.array(numbers, dtype=kind))
+        ends = [
+            (begin + low, begin + high)
+            for begin, each in zip(base.tolist(), accounts, strict=True)
+            for low, high in each.holes
+        ]
+        low, high = (np.array([pair[at] for pair in ends], dtype=np.int64) for at in (0, 1))
+        debt.holes.add(low, high)
+        told = [
+            begin + number
+            for begin, each in zip(base.tolist(), accounts, strict=True)
+            for number in each.announced
+        ]
+        debt.announced = np.array(told, dtype=np.int64)
+        rows = [
+            (channel, kind, sequence, lag, (channel << BASE_BITS) + top)
+            for channel, each in enumerate(accounts)
+            for kind, sequence, lag, top in each.controls
+        ]
+        if rows:
+            columns = np.array(rows, dtype=np.int64).T
+            debt.controls.append((columns[0], columns[1], columns[2], columns[3], columns[4]))
+        return debt
 
     def _owed(self) -> tuple[Ints, Ints, Ints]:
         """Ranges owed (start, end excluded), disjoint and in order; and per channel whether the

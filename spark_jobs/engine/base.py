@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_jobs.engine.partials import Jobs
 from spark_jobs.engine.tables import ordered
 from spark_jobs.logs.model import Survey
 
@@ -44,12 +45,44 @@ class Found(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
 
+class FoundByAll(Protocol):
+    """The partial results of several jobs, kept as a context."""
+
+    def of(self, job: str) -> Found: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
 class Engine(Protocol):
     """Reads logs."""
 
     def load(self, job: str, survey: Survey, **settings: Any) -> Found:
         """The partial results of `job` over the surveyed logs; `settings` go to its `Partials`."""
         ...
+
+    def load_all(self, jobs: Jobs, survey: Survey) -> FoundByAll:
+        """Those of several jobs, in one pass over the logs."""
+        ...
+
+
+class Shared:
+    """An engine that has read `survey` for some `jobs` already, and for others asks another one."""
+
+    def __init__(self, engine: Engine, jobs: Jobs, survey: Survey, found: FoundByAll) -> None:
+        self._engine = engine
+        self._jobs, self._survey, self._found = jobs, survey, found
+
+    def load(self, job: str, survey: Survey, **settings: Any) -> Found:
+        """As of `Engine`."""
+        if survey is self._survey and self._jobs.get(job) == settings:
+            return self._found.of(job)
+        return self._engine.load(job, survey, **settings)
+
+    def load_all(self, jobs: Jobs, survey: Survey) -> FoundByAll:
+        """As of `Engine`."""
+        return self._engine.load_all(jobs, survey)
 
 
 def split(

@@ -23,10 +23,20 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from spark_jobs.engine.base import Reduced, Work, split
-from spark_jobs.engine.partials import aggregated, deal, pieces, schema_of
+from spark_jobs.engine.partials import (
+    JOB,
+    Jobs,
+    aggregated,
+    aggregated_all,
+    columns_of,
+    deal,
+    pieces,
+    schema_of,
+    schema_of_all,
+)
 from spark_jobs.engine.progress import SHOWN_EVERY_S, Count, Progress
 from spark_jobs.errors import CannotRunError
-from spark_jobs.logs.model import Survey
+from spark_jobs.logs.model import Log, Survey
 from spark_jobs.places import is_local
 
 if TYPE_CHECKING:
@@ -38,11 +48,13 @@ PROCESS_BYTES = 64 << 20
 _FORK = multiprocessing.get_context("fork")
 
 
-def _batches(
-    texts: Sequence[str], job: str, settings: Mapping[str, Any], count: Count
-) -> Iterator[pa.RecordBatch]:
+Read = Callable[[str, Count], Iterator[pa.RecordBatch]]
+"""The batches of one log, as JSON."""
+
+
+def _batches(texts: Sequence[str], read: Read, count: Count) -> Iterator[pa.RecordBatch]:
     for text in texts:
-        yield from aggregated(text, job, settings, count)
+        yield from read(text, count)
 
 
 def _serve(
@@ -72,8 +84,7 @@ class _Readers:
     def __init__(
         self,
         parts: Sequence[Sequence[str]],
-        job: str,
-        settings: Mapping[str, Any],
+        read: Read,
         progress: Progress,
     ) -> None:
         self._running: dict[Connection, BaseProcess] = {}
@@ -81,7 +92,7 @@ class _Readers:
         for number, part in enumerate(parts):
             ours, theirs = _FORK.Pipe(duplex=False)
             count = progress.counter(number)
-            batches = partial(_batches, part, job, settings, count)
+            batches = partial(_batches, part, read, count)
             arguments = (theirs, [*self._running, ours], batches)
             process = _FORK.Process(target=_serve, args=arguments, daemon=True)
             process.start()
@@ -126,8 +137,8 @@ class _Readers:
 
 
 def _is_remote(survey: Survey, settings: Mapping[str, Any]) -> bool:
-    events = (place for log in survey.logs for file in log.files for place in file.events[:1])
-    return not all(map(is_local, (*events, settings.get("root", ""))))
+    roots = {file.root for log in survey.logs for file in log.files}
+    return not all(map(is_local, (*roots, settings.get("root", ""))))
 
 
 def _processes(survey: Survey, settings: Mapping[str, Any]) -> int:
@@ -156,6 +167,30 @@ class _LocalFound:
         pass
 
 
+class _LocalFoundByAll:
+    """Those of each job, by name, and those about files, which are of all."""
+
+    def __init__(self, batches: list[pa.RecordBatch]) -> None:
+        self._batches: dict[str | None, list[pa.RecordBatch]] = {}
+        for batch in filter(len, batches):
+            self._batches.setdefault(batch[JOB][0].as_py(), []).append(batch)
+
+    def of(self, job: str) -> _LocalFound:
+        names, schema = columns_of(job), schema_of(job)
+        own = [*self._batches.get(job, ()), *self._batches.get(None, ())]
+        batches = [
+            pa.RecordBatch.from_arrays([batch[name] for name in names], schema=schema)
+            for batch in own
+        ]
+        return _LocalFound(batches, schema)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._batches.clear()
+
+
 class LocalEngine:
     """`processes`: how many read at most; as many as there are processors, if it is worth it."""
 
@@ -164,17 +199,38 @@ class LocalEngine:
 
     def load(self, job: str, survey: Survey, **settings: Any) -> _LocalFound:
         """As of `Engine`. Raises CannotRunError if a process that read has died."""
+
+        def read(text: str, count: Count) -> Iterator[pa.RecordBatch]:
+            return aggregated(text, job, settings, count)
+
         schema = schema_of(job)
-        count = _processes(survey, settings) if self._processes is None else self._processes
-        parts = deal(pieces(job, survey.logs), count, most=count)
-        records = sum(file.records for log in survey.logs for file in log.files)
-        with Progress(job, records, len(parts)) as progress:
+        here = self._processes_for(survey, settings)
+        return _LocalFound(self._read(job, read, schema, pieces(job, survey.logs), here), schema)
+
+    def load_all(self, jobs: Jobs, survey: Survey) -> _LocalFoundByAll:
+        """As of `Engine`; logs are read whole."""
+
+        def read(text: str, count: Count) -> Iterator[pa.RecordBatch]:
+            return aggregated_all(text, jobs, count)
+
+        schema = schema_of_all(jobs)
+        here = self._processes_for(survey, {})
+        return _LocalFoundByAll(self._read("report", read, schema, survey.logs, here))
+
+    def _processes_for(self, survey: Survey, settings: Mapping[str, Any]) -> int:
+        return _processes(survey, settings) if self._processes is None else self._processes
+
+    @staticmethod
+    def _read(
+        what: str, read: Read, schema: pa.Schema, logs: Sequence[Log], processes: int
+    ) -> list[pa.RecordBatch]:
+        parts = deal(logs, processes, most=processes)
+        records = sum(file.records for log in logs for file in log.files)
+        with Progress(what, records, len(parts)) as progress:
             if len(parts) == 1:
-                own = progress.counter(0, shows=True)
-                return _LocalFound(list(_batches(parts[0], job, settings, own)), schema)
-            readers = _Readers(parts, job, settings, progress)
+                return list(_batches(parts[0], read, progress.counter(0, shows=True)))
+            readers = _Readers(parts, read, progress)
             try:
-                found = [pa.ipc.read_record_batch(each, schema) for each in readers.messages()]
+                return [pa.ipc.read_record_batch(each, schema) for each in readers.messages()]
             finally:
                 readers.close()
-        return _LocalFound(found, schema)

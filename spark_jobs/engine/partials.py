@@ -1,8 +1,9 @@
 """Partial results: a task reads whole logs, and aggregates in numpy as it goes.
 
 Each job has the class `Partials` that makes them. A partition is a few whole logs, because order
-within a log matters to most jobs, and files are small. To some it does not: theirs are a few files,
-so that one process that logged more than all others together does not hold the others up. Beside
+within a log matters to some jobs, and files are small. To others it does not, or they put it
+together afterwards: theirs are a few files, so that one process that logged more than all others
+together does not hold the others up, and two use all processors. Beside
 the job's rows come rows about the files themselves: those with ``file`` set.
 """
 
@@ -81,9 +82,12 @@ def batch(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.RecordBatch:
 
 def _by_file(log: Log) -> Iterator[Log]:
     """Its files as logs; what is missing is told with the last one."""
+    if log.in_order or len(log.files) == 1:
+        yield log
+        return
     for file in log.files[:-1]:
-        yield replace(log, files=(file,), incomplete="")
-    yield replace(log, files=log.files[-1:])
+        yield replace(log, files=(file,), incomplete="", is_piece=True)
+    yield replace(log, files=log.files[-1:], is_piece=True)
 
 
 def pieces(job: str, logs: Sequence[Log]) -> list[Log]:
@@ -93,17 +97,45 @@ def pieces(job: str, logs: Sequence[Log]) -> list[Log]:
     return [piece for log in logs for piece in _by_file(log)]
 
 
+_NEIGHBOURS = 1 << 16
+
+
+def _together(log: Log) -> tuple[str, int]:
+    """Logs that are neighbours in a file of an archive, which is read once for all of them."""
+    if len(log.files) == 1 and log.files[0].events and log.files[0].events[0].is_shared:
+        piece = log.files[0].events[0]
+        return piece.place, piece.first // _NEIGHBOURS
+    return log.log_id, log.files[0].part
+
+
+def _first(log: Log) -> int:
+    return log.files[0].events[0].first if log.files[0].events else 0
+
+
 def deal(logs: Sequence[Log], parallelism: int, most: int = sys.maxsize) -> list[list[str]]:
     """Partitions of what may be read by itself, as JSON: the largest first, to the least loaded."""
     total = sum(log.size for log in logs)
     count = max(1, min(len(logs), most, max(parallelism, total // PARTITION_BYTES)))
+    groups: dict[tuple[str, int], list[Log]] = {}
+    for log in logs:
+        groups.setdefault(_together(log), []).append(log)
     bins: list[list[str]] = [[] for _ in range(count)]
     load = [0] * count
-    for log in sorted(logs, key=lambda log: -log.size):
+    sizes = {key: sum(log.size for log in group) for key, group in groups.items()}
+    for key in sorted(groups, key=lambda key: -sizes[key]):
         least = load.index(min(load))
-        bins[least].append(log.to_json())
-        load[least] += log.size + 1
-    return bins
+        bins[least] += [log.to_json() for log in sorted(groups[key], key=_first)]
+        load[least] += sizes[key] + len(groups[key])
+    return list(filter(None, bins)) or [[]]
+
+
+def _of_files(reports: Sequence[FileReport]) -> dict[str, Any]:
+    return {
+        "file": [report.file for report in reports],
+        "file_records": [report.records for report in reports],
+        "file_damaged": [report.damaged for report in reports],
+        "file_problems": [json.dumps(report.problems) for report in reports],
+    }
 
 
 def aggregated(
@@ -121,15 +153,54 @@ def aggregated(
         count(len(chunk.channel))
     for columns in partials.finish():
         yield batch(schema, columns)
-    yield batch(
-        schema,
-        {
-            "file": [report.file for report in reader.reports],
-            "file_records": [report.records for report in reader.reports],
-            "file_damaged": [report.damaged for report in reader.reports],
-            "file_problems": [json.dumps(report.problems) for report in reader.reports],
-        },
-    )
+    yield batch(schema, _of_files(reader.reports))
+
+
+Jobs = Mapping[str, Mapping[str, Any]]
+"""Jobs and their settings, for several in one pass."""
+JOB = "job"
+
+
+def _name(job: str, column: str) -> str:
+    return f"{job}__{column}"
+
+
+def schema_of_all(jobs: Jobs) -> pa.Schema:
+    """Of batches of several jobs: each row is of one of them, or about a file."""
+    own = [
+        field.with_name(_name(job, field.name)) for job in jobs for field in _partials(job).COLUMNS
+    ]
+    return pa.schema([pa.field(JOB, pa.string()), *own, *FILE_COLUMNS])
+
+
+def columns_of(job: str) -> dict[str, str]:
+    """The columns of one of them in a schema of several, and what it calls them."""
+    return {_name(job, field.name): field.name for field in _partials(job).COLUMNS} | {
+        field.name: field.name for field in FILE_COLUMNS
+    }
+
+
+def aggregated_all(text: str, jobs: Jobs, count: Count = uncounted) -> Iterator[pa.RecordBatch]:
+    """As `aggregated`, for all of these jobs, which see each chunk one after the other."""
+    schema, classes = schema_of_all(jobs), {job: _partials(job) for job in jobs}
+    fields = sorted({field for cls in classes.values() for field in cls.FIELDS})
+    peers = any(getattr(cls, "PEERS", False) for cls in classes.values())
+    reader = LogReader(Log.from_json(text), fields, peers=peers)
+    partials = {job: classes[job](reader, **settings) for job, settings in jobs.items()}
+
+    def rows(job: str, columns: Mapping[str, Any]) -> pa.RecordBatch:
+        own = {_name(job, name): value for name, value in columns.items()}
+        return batch(schema, {JOB: job, **own})
+
+    for chunk in reader.chunks():
+        for job, each in partials.items():
+            for columns in each.add(chunk):
+                yield rows(job, columns)
+        count(len(chunk.channel))
+    for job, each in partials.items():
+        for columns in each.finish():
+            yield rows(job, columns)
+    yield batch(schema, _of_files(reader.reports))
 
 
 def reports_of(others: pa.Table, survey: Survey) -> list[FileReport]:

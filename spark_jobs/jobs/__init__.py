@@ -30,7 +30,7 @@ TITLES = {
 NAMES = tuple(TITLES)
 
 OPTIONS = {
-    "ingest": ("overwrite",),
+    "ingest": ("overwrite", "compact"),
     "latency": ("limits",),
     "timeline": ("window",),
     "lag": ("window",),

@@ -16,6 +16,8 @@
 7. ``unowed`` were handed over outside the debt: before the first LISTEN's number, or after the
    end of a LISTEN. Reported, no violation.
 
+A log of several files is read in pieces, one for each (`spark_jobs.audit.debt`).
+
 Bytes are compared by blocks of numbers (`spark_jobs.audit.sums`). Where these differ, and at the
 ends of what a listener was there for, the logs are read again for the payload CRC of each message.
 
@@ -25,7 +27,8 @@ and ``queue`` its channel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +37,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_jobs.audit import topics
-from spark_jobs.audit.debt import BASE_BITS, Debt
+from spark_jobs.audit.debt import BASE_BITS, Account, Debt, Settled
 from spark_jobs.audit.sums import BLOCK_BITS, CHANNEL_BITS, GROUP_BITS, Blocks, Sums, compare
 from spark_jobs.directory import Directory
 from spark_jobs.engine.base import Engine, Reduced, summed
@@ -155,6 +158,9 @@ class Partials:
 
     With `suspects`, only rows of the latter two roles: checksums of the messages in these blocks.
 
+    Of a piece of a log there are rows of role ``account`` instead of ``listener``, one for each of
+    its channels, and one of role ``piece``. With `only_debt` there is nothing but listeners.
+
     Rows of role ``queued`` are of topics, with ``queue`` "" for what was published; with
     `suspect_topics` of the messages in these blocks. A log that is incomplete has a row of role
     ``incomplete``.
@@ -185,7 +191,10 @@ class Partials:
         pa.field("backend_id", pa.int64()),
         pa.field("incomplete", pa.int64()),
         *(pa.field(name, pa.int64()) for name in _COUNTS),
+        pa.field("part", pa.int64()),
+        pa.field("account", pa.list_(pa.int64())),
     )
+    BY_FILE = True
 
     FIELDS = ("ts", "commit_seq", "chan_seq", "kind", "attempts", "lag", "batch", "aux")
 
@@ -194,8 +203,10 @@ class Partials:
         reader: LogReader,
         suspects: Suspects | None = None,
         suspect_topics: Suspects | None = None,
+        only_debt: bool = False,
     ) -> None:
         self._reader = reader
+        self._only_debt = only_debt
         self._debt = Debt()
         self._suspects = suspects
         self._suspect_places = np.empty(0, dtype=np.int64)
@@ -215,6 +226,9 @@ class Partials:
         named = chunk.channel >= 0
         received = np.flatnonzero(named & (kind == _RECV))
         sent = np.flatnonzero(named & (kind == _SEND))
+        if self._only_debt:
+            self._follow(chunk, kind, received, sent)
+            return
         for role, which in (("received", received), ("sent", sent)):
             if len(which) == 0:
                 continue
@@ -335,6 +349,9 @@ class Partials:
             yield from checksums.put_out(self._reader)
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
+        if self._only_debt:
+            yield from self._listened()
+            return
         for role, checksums in self._details.items():
             yield from checksums.put_out(self._reader)
             yield from self._summed(role)
@@ -346,6 +363,8 @@ class Partials:
         if len(senders):
             yield _channel_columns(self._reader, senders) | {
                 "role": "sender",
+                "log_id": log.log_id,
+                "part": log.files[0].part,
                 "host": log.host,
                 "boot_id": log.boot_id,
                 "last_seq": self._last_seq[senders],
@@ -353,27 +372,52 @@ class Partials:
                 "last_commit": self._last_commit[senders],
             }
         if self._suspects is None:
-            yield from self._listened()
+            yield from self._accounts() if log.is_piece else self._listened()
 
-    def _listened(self) -> Iterator[Mapping[str, Any]]:
+    def _writer(self) -> dict[str, Any]:
         log = self._reader.log
-        settled = self._debt.settle()
-        if len(settled.channel) == 0:
-            return
-        yield _channel_columns(self._reader, settled.channel) | {
-            "role": "listener",
+        return {
             "log_id": log.log_id,
             "host": log.host,
             "boot_id": log.boot_id,
             "pid": log.pid,
             "backend_id": log.backend_id,
             "incomplete": int(self._reader.incomplete),
-            # -1: no debt that could go on
-            "tail_from": settled.open_end if log.alive else np.full(len(settled.channel), -1),
             "read_until_ns": self._read_until_ns,
             "read_until_commit": self._read_until_commit,
-            **{name: getattr(settled, name) for name in _SETTLED},
         }
+
+    def _listened(self) -> Iterator[Mapping[str, Any]]:
+        settled = self._debt.settle()
+        if len(settled.channel) == 0:
+            return
+        alive = self._reader.log.alive
+        yield _channel_columns(self._reader, settled.channel) | {
+            "role": "listener",
+            **self._writer(),
+            **settled_columns(settled, alive=alive),
+        }
+
+    def _accounts(self) -> Iterator[Mapping[str, Any]]:
+        """Of all channels, since the pieces after this one may need to know that they are there."""
+        part = self._reader.log.files[0].part
+        found = [account.to_list() for account in self._debt.accounts()]
+        if found:
+            channels = np.arange(len(found))
+            account = pa.array(found, pa.list_(pa.int64()))
+            writer = {"log_id": self._reader.log.log_id, "part": part, "account": account}
+            yield _channel_columns(self._reader, channels) | writer | {"role": "account"}
+        gaps = {"dropped": int(self._debt.gaps)}
+        yield {"role": ["piece"], "engine": _engine(self._reader), "part": part} | (
+            self._writer() | gaps
+        )
+
+
+def settled_columns(settled: Settled, *, alive: bool) -> dict[str, Any]:
+    """Of rows of role ``listener``."""
+    none = np.full(len(settled.channel), -1)  # no debt that could go on
+    figures = {name: getattr(settled, name) for name in _SETTLED}
+    return figures | {"tail_from": settled.open_end if alive else none}
 
 
 _SUMS = ("blocks", "sizes", "totals")
@@ -518,7 +562,69 @@ def _suspects(rows: Iterable[Mapping[str, Any]]) -> Suspects:
     return {channel: np.array(sorted(blocks)) for channel, blocks in parts.items() if blocks}
 
 
-def _listeners(table: pa.Table, compared: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _put_together(
+    pieces: Sequence[Mapping[str, Any]], accounts: Sequence[Mapping[str, Any]], *, alive: bool
+) -> list[dict[str, Any]] | None:
+    """Rows of role ``listener`` of a log that was read in these pieces, which are in order; None
+    if it has to be read in order.
+    """
+    of_part: dict[int, dict[tuple[Any, ...], Account]] = {row["part"]: {} for row in pieces}
+    for row in accounts:
+        of_part[row["part"]][_key(row)] = Account.from_list(row["account"])
+    known: dict[tuple[Any, ...], Account] = {}
+    for row in pieces:
+        own = of_part[row["part"]]
+        for key in {**known, **own}:
+            if key not in known:
+                known[key] = own[key]
+                continue
+            account = known[key].then(own.get(key), gaps=bool(row["dropped"]))
+            if account is None:
+                return None
+            known[key] = account
+    settled = Debt.of(list(known.values())).settle()
+    keys = [list(known)[channel] for channel in settled.channel]
+    columns = settled_columns(settled, alive=alive)
+    names = ("log_id", "host", "boot_id", "pid", "backend_id")
+    writer = {"role": "listener"} | {name: pieces[-1][name] for name in names}
+    for name in ("incomplete", "read_until_ns", "read_until_commit"):
+        writer[name] = max(row[name] for row in pieces)
+    return [
+        dict(zip(KEYS, key, strict=True))
+        | writer
+        | {name: int(values[i]) for name, values in columns.items()}
+        for i, key in enumerate(keys)
+    ]
+
+
+def _of_pieces(engine: Engine, survey: Survey, table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of role ``listener`` of all logs that were read in pieces."""
+    parts: dict[str, list[dict[str, Any]]] = {}
+    accounts: dict[str, list[dict[str, Any]]] = {}
+    for found, role in ((parts, "piece"), (accounts, "account")):
+        for row in _of_role(table, role):
+            found.setdefault(row["log_id"], []).append(row)
+    logs = {log.log_id: log for log in survey.logs}
+    rows, in_order = [], []
+    for log_id in sorted(parts):
+        pieces = sorted(parts[log_id], key=lambda row: int(row["part"]))
+        log = logs[log_id]
+        found_rows = _put_together(pieces, accounts.get(log_id, []), alive=log.alive)
+        if found_rows is None:
+            in_order.append(replace(log, in_order=True))
+        else:
+            rows += found_rows
+    if in_order:
+        debts = engine.load("audit", Survey(in_order), only_debt=True)
+        rows += _of_role(summed(debts, KEYS, lambda each: each).table, "listener")
+    return rows
+
+
+def _listeners(
+    table: pa.Table,
+    of_pieces: Iterable[dict[str, Any]],
+    compared: Iterable[Mapping[str, Any]],
+) -> list[dict[str, Any]]:
     """One row of `TABLE` per listener and channel, before any rule for incomplete logs."""
     differences: dict[tuple[Any, ...], dict[str, int]] = {}
     for row in (*_of_role(table, "compared"), *compared):
@@ -526,12 +632,15 @@ def _listeners(table: pa.Table, compared: Iterable[Mapping[str, Any]]) -> list[d
         for name in _DIFFERENCES:
             entry[name] += row.get(name) or 0
     last: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for row in _of_role(table, "sender"):
+    senders: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in sorted(_of_role(table, "sender"), key=lambda row: int(row["part"])):
+        senders[(*_key(row), row["log_id"])] = row  # of a log's pieces the last one's
+    for row in senders.values():
         names = (name.removeprefix("last_") if name in _LAST[3:] else name for name in _LAST)
         mine = tuple(row[name] for name in names)
         last[_key(row)] = max(last.get(_key(row), mine), mine)
     found = []
-    for row in _of_role(table, "listener"):
+    for row in (*_of_role(table, "listener"), *of_pieces):
         merged = dict.fromkeys((*_DIFFERENCES, *_LAST)) | row
         merged |= differences.get((*_key(row), row["log_id"]), {})
         merged |= dict(zip(_LAST, last.get(_key(row), ()), strict=False))
@@ -577,7 +686,8 @@ def _found(
         compared = _differences(engine, survey, suspects=suspects, suspect_topics=suspect_topics)
     of_topics = [row for row in compared if row["queue"] is not None]
     of_listeners = [row for row in compared if row["queue"] is None]
-    return _listeners(table, of_listeners), _topics(table, queues, of_topics)
+    of_pieces = _of_pieces(engine, survey, table)
+    return _listeners(table, of_pieces, of_listeners), _topics(table, queues, of_topics)
 
 
 def judge(found: Mapping[str, Any]) -> dict[str, Any]:

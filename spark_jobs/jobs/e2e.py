@@ -50,6 +50,7 @@ MEASURES = ("", "wait_", "service_")
 """What is timed, as a prefix of columns: without one it is from publishing to finishing."""
 LEFT_OUT = ("negative", "unknown", "other_clock")
 
+WINDOW_S = 1.0
 _WINDOW = ("host", "boot_id", *KEYS, "window")
 _LOGGED = ("engine", "database", "channel")
 """What a log has of `KEYS`: topic and channel in one name."""
@@ -247,7 +248,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in (*names, *parts, "max_attempts", "requeued", "timed_out")}
 
 
-def run(engine: Engine, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
+def run(engine: Engine, survey: Survey, out: Directory, *, window: float = WINDOW_S) -> JobResult:
     """Rows: engine, database, topic, channel, finished, min_ns, the quantiles, max_ns, mean_ns,
     mean_attempts and max_attempts (of what was finished), requeued, timed_out, delivered, and the
     quantiles, max_ns and mean_ns of wait and service. By host, boot and window they are in `e2e/`

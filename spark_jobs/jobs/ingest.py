@@ -1,9 +1,9 @@
 """Archives raw logs as Parquet, so that they can be removed where they were written.
 
-1. A segment is archived under its own name, which every copy of it shares: whatever is run twice,
-   retried or given twice is there once.
-2. A segment that has grown since is archived again, in place of what was there; one that has
-   shrunk is not.
+1. A segment is archived under a name of its own and of how much of it there is, which every copy
+   shares: whatever is run twice, retried or given twice is there once.
+2. A segment that has grown since is archived again, and what was there before is removed; one that
+   has shrunk is not.
 3. A file that cannot be read as a log is quarantined: copied whole, its reason in ``segments/``.
    Of a file that is damaged in part the whole records are archived, and it is copied as well.
 4. Records keep the order of the log, because order is part of what they tell.
@@ -22,45 +22,47 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from spark_jobs.archive import layout
-from spark_jobs.archive.layout import ARCHIVED, QUARANTINED, SEGMENT_SCHEMA
+from spark_jobs.archive import changes, compaction, layout
 from spark_jobs.archive.row_group import RowGroup, writer
 from spark_jobs.directory import Directory
 from spark_jobs.engine.base import Engine, summed
 from spark_jobs.engine.partials import reports_of
 from spark_jobs.errors import CannotRunError
+from spark_jobs.logs import stored
 from spark_jobs.logs.find import group
 from spark_jobs.logs.model import Chunk, Log, Segment, Survey
 from spark_jobs.logs.quality import FileReport
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import FIELD_NAMES, Kind
+from spark_jobs.logs.stored import ARCHIVED, QUARANTINED, SEGMENT_SCHEMA, Row
 from spark_jobs.places import filesystem, is_local, local_path
 from spark_jobs.result import JobResult
 
 PRUNED = "pruned"
 _KINDS = len(Kind) + 1
 _DAY_NS = 86_400 * 10**9
+_NO_EDITIONS: Mapping[str, int] = MappingProxyType({})
 
 
 class _EventFiles:
     """The event files of one segment: one per day, which is nearly always one."""
 
-    def __init__(self, reader: LogReader, root: str) -> None:
+    def __init__(self, reader: LogReader, root: str, name: str) -> None:
         self._reader = reader
         self._system, self._root = filesystem(root)
         self._groups: dict[int, RowGroup] = {}
         self._writers: dict[int, tuple[str, Any, Any]] = {}
+        self._counts: dict[int, int] = {}
         self._today = np.iinfo(np.int64).min
-        log = reader.log
-        self.name = f"{log.log_id}-{log.files[0].part:05}"
+        self._name = name
 
     def add(self, chunk: Chunk) -> None:
         if len(chunk.records) == 0:
@@ -91,15 +93,16 @@ class _EventFiles:
         group = self._groups[day]
         table = group.table(self._reader.channels)
         if day not in self._writers:
-            path = f"{self._root}/{layout.STAGING}/{uuid4().hex}"
+            path = changes.draft(self._root)
             sink = self._system.open_output_stream(path)
             self._writers[day] = path, sink, writer(sink, table)
         self._writers[day][2].write_table(table, row_group_size=group.rows)
+        self._counts[day] = self._counts.get(day, 0) + group.rows
         group.clear()
 
-    def close(self, pruned_before: str) -> tuple[list[str], int] | None:
-        """Puts the files in place; returns their names in the archive, and their size. None, and
-        nothing is put there: all is of before that day.
+    def close(self, pruned_before: str) -> tuple[list[str], list[int], int] | None:
+        """Puts the files in place; returns their names in the archive, how many rows each has, and
+        their size. None, and nothing is put there: all is of before that day.
         """
         for day, rows in self._groups.items():
             self._write(day)
@@ -114,13 +117,10 @@ class _EventFiles:
             file.add_key_value_metadata({"channels": channels})
             file.close()
             sink.close()
-            date = np.datetime64(day, "D")
-            folder = f"{layout.EVENTS}/date={date}/host={host}"
-            names.append(f"{folder}/{self.name}.parquet")
-            self._system.create_dir(f"{self._root}/{folder}", recursive=True)
-            self._system.move(path, f"{self._root}/{names[-1]}")
-            size += self._system.get_file_info(f"{self._root}/{names[-1]}").size
-        return names, size
+            names.append(stored.events_name(str(np.datetime64(day, "D")), host, self._name))
+            size += self._system.get_file_info(path).size
+            changes.put(self._system, path, f"{self._root}/{names[-1]}")
+        return names, [self._counts[day] for day in sorted(self._writers)], size
 
     def _discard(self) -> None:
         for path, sink, file in self._writers.values():
@@ -129,20 +129,9 @@ class _EventFiles:
             self._system.delete_file(path)
 
 
-def _put_table(root: str, name: str, table: pa.Table) -> None:
-    """Writes a small table in one step."""
-    system, path = filesystem(root)
-    draft = f"{path}/{layout.STAGING}/{uuid4().hex}"
-    with system.open_output_stream(draft) as sink:
-        pyarrow.parquet.write_table(
-            table, sink, compression="lz4", write_statistics=False, write_page_checksum=True
-        )
-    system.move(draft, f"{path}/{name}")
-
-
-def _put_segment(root: str, row: Mapping[str, Any]) -> None:
-    name = f"{layout.SEGMENTS}/{row['segment']}.parquet"
-    _put_table(root, name, pa.Table.from_pylist([row], schema=SEGMENT_SCHEMA))
+def _put_segment(root: str, row: Mapping[str, Any], name: str) -> None:
+    table = pa.Table.from_pylist([row], schema=SEGMENT_SCHEMA)
+    changes.put_table(root, f"{stored.SEGMENTS}/{name}.parquet", table)
 
 
 class Partials:
@@ -156,11 +145,24 @@ class Partials:
     FIELDS = FIELD_NAMES
     _COUNTS = ("records", "sends", "receives")
 
-    def __init__(self, reader: LogReader, root: str, pruned_before: str = "") -> None:
+    def __init__(
+        self,
+        reader: LogReader,
+        root: str,
+        pruned_before: str = "",
+        editions: Mapping[str, int] = _NO_EDITIONS,
+    ) -> None:
+        """`editions`: of segments that ``--overwrite`` archives again."""
+        log = reader.log
+        file = log.files[0]
         self._reader = reader
         self._root = root
         self._pruned_before = pruned_before
-        self._files = _EventFiles(reader, root)
+        self._segment = f"{log.log_id}-{file.part:05}"
+        self._edition = editions.get(self._segment, 0)
+        extent = file.committed, file.records, log.closed or log.rotated, log.dropped
+        self._name = stored.state_name(self._segment, extent, self._edition)
+        self._files = _EventFiles(reader, root, self._name)
         self._counts = np.zeros((len(self._COUNTS), 0), dtype=np.int64)
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
@@ -189,19 +191,19 @@ class Partials:
             }
             | dict(zip(self._COUNTS, map(pa.array, self._counts), strict=True))
         )
-        _put_table(self._root, f"{layout.CHANNELS}/{self._files.name}.parquet", table)
+        changes.put_table(self._root, f"{stored.CHANNELS}/{self._name}.parquet", table)
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
         found = self._files.close(self._pruned_before)
         if found is None:
-            yield {"segment": [self._files.name], "status": PRUNED}
+            yield {"segment": [self._segment], "status": PRUNED}
             return
-        events, size = found
+        events, counts, size = found
         self._put_channels()
         log = self._reader.log
         file, report = log.files[0], self._reader.reports[0]
         if report.damaged:
-            _copy(self._root, report.file, self._files.name)
+            _copy(self._root, report.file, self._segment)
         names = ("log_id", "engine", "host", "boot_id", "pid", "starttime", "backend_id")
         row = {name: getattr(log, name) for name in names}
         row |= {
@@ -209,7 +211,7 @@ class Partials:
             "rotated": log.rotated,
             "time_namespace": log.time_namespace,
             "dropped": log.dropped,
-            "segment": self._files.name,
+            "segment": self._segment,
             "status": ARCHIVED,
             "file": file.path,
             "part": file.part,
@@ -220,16 +222,18 @@ class Partials:
             "problems": json.dumps(report.problems),
             "clock_ns": file.clock_ns,
             "events": events,
+            "counts": counts,
             "bytes": size,
+            "edition": self._edition,
         }
-        _put_segment(self._root, row)
-        yield {"segment": [self._files.name], "status": ARCHIVED, "bytes": size}
+        _put_segment(self._root, row, self._name)
+        yield {"segment": [self._segment], "status": ARCHIVED, "bytes": size}
 
 
 def _copy(root: str, path: str, name: str) -> None:
     system, base = filesystem(root)
-    system.create_dir(f"{base}/{layout.QUARANTINE}", recursive=True)
-    target = f"{base}/{layout.QUARANTINE}/{name}.pynlog"
+    system.create_dir(f"{base}/{stored.QUARANTINE}", recursive=True)
+    target = f"{base}/{stored.QUARANTINE}/{name}.pynlog"
     with open(path, "rb") as source, system.open_output_stream(target) as sink:
         shutil.copyfileobj(source, sink, 1 << 20)
 
@@ -256,7 +260,7 @@ def _quarantine(root: str, report: FileReport) -> dict[str, Any]:
         "events": [],
         "bytes": 0,
     }
-    _put_segment(root, row)
+    _put_segment(root, row, name)
     return {"segment": name, "status": QUARANTINED, "file": report.file, "records": 0, "bytes": 0}
 
 
@@ -264,28 +268,34 @@ def _release(root: str, path: str) -> None:
     """A file that could not be read earlier can be now: an empty one may have been just made."""
     system, base = filesystem(root)
     name = _nickname(path)
-    for old in (f"{layout.SEGMENTS}/{name}.parquet", f"{layout.QUARANTINE}/{name}.pynlog"):
-        if system.get_file_info(f"{base}/{old}").is_file:
-            system.delete_file(f"{base}/{old}")
+    for old in (f"{stored.SEGMENTS}/{name}.parquet", f"{stored.QUARANTINE}/{name}.pynlog"):
+        changes.delete(system, f"{base}/{old}")
 
 
 def _extent(segment: Segment) -> tuple[int, int, bool, int]:
     return segment.file.committed, segment.file.records, segment.sealed, segment.dropped
 
 
-def _fresh(segments: list[Segment], known: Mapping[str, Mapping[str, Any]]) -> list[Segment]:
-    """Segments that the archive does not have, or not all of; each once."""
+def _distinct(segments: list[Segment]) -> dict[str, Segment]:
+    """Each once, by name: the copy with the most in it."""
     found: dict[str, Segment] = {}
     for segment in segments:
         other = found.get(segment.name)
         if other is None or _extent(segment) > _extent(other):
             found[segment.name] = segment
-    columns = ("committed", "readable", "sealed", "dropped")
-    return [
-        segment
-        for name, segment in found.items()
-        if name not in known or _extent(segment) > tuple(known[name][c] for c in columns)
-    ]
+    return found
+
+
+def _fresh(
+    segments: Mapping[str, Segment], known: Mapping[str, Row], overwrite: bool
+) -> list[Segment]:
+    """Segments that the archive does not have, or not all of; to `overwrite` also what it has."""
+
+    def wanted(segment: Segment) -> bool:
+        there, here = stored.extent(known[segment.name]), _extent(segment)
+        return here > there or (overwrite and here == there)
+
+    return [each for name, each in segments.items() if name not in known or wanted(each)]
 
 
 def _alone(segment: Segment) -> Log:
@@ -309,10 +319,39 @@ def _is_below(path: str, directory: Path) -> bool:
     return Path(path).absolute().is_relative_to(directory.absolute())
 
 
-def run(engine: Engine, survey: Survey, out: Directory, *, overwrite: bool = False) -> JobResult:
+def _editions(segments: list[Segment], known: Mapping[str, Row]) -> dict[str, int]:
+    """Of those that are in the archive: one more than there, where it is the same state again."""
+    editions = {}
+    for segment in segments:
+        if segment.name in known:
+            row = known[segment.name]
+            editions[segment.name] = (row["edition"] or 0) + (
+                _extent(segment) <= stored.extent(row)
+            )
+    return {name: edition for name, edition in editions.items() if edition}
+
+
+def _remove_earlier(root: str, segments: list[Segment]) -> None:
+    """Earlier states of segments that were archived just now."""
+    names = {segment.name for segment in segments}
+    rows, _ = stored.rows(root)
+    best = stored.standing(rows)
+    earlier = [row for row in rows if row["segment"] in names and row is not best[row["segment"]]]
+    changes.remove(root, [row for row in earlier if row["firsts"] is None])
+
+
+def run(
+    engine: Engine,
+    survey: Survey,
+    out: Directory,
+    *,
+    overwrite: bool = False,
+    compact: bool = False,
+) -> JobResult:
     """Rows: segment, status, file, records, bytes; for what this run has put into `out`.
 
-    Raises CannotRunError when `out` holds the logs, or what is given is an archive.
+    `compact`: then puts small segments of the archive together. Raises CannotRunError when `out`
+    holds the logs, or what is given is an archive.
     """
     root = str(out)
     for segment in survey.segments:
@@ -321,15 +360,17 @@ def run(engine: Engine, survey: Survey, out: Directory, *, overwrite: bool = Fal
         if is_local(root) and _is_below(segment.file.path, local_path(root)):
             raise CannotRunError(f"{out} holds the logs; an archive needs a directory of its own")
     system, base = filesystem(root)
-    names = (layout.EVENTS, layout.CHANNELS, layout.SEGMENTS, layout.STAGING)
+    names = (stored.EVENTS, stored.CHANNELS, stored.SEGMENTS, stored.STAGING)
     for name in names:
         system.create_dir(f"{base}/{name}", recursive=True)
-    rows_there = [] if overwrite else layout.segment_rows(root)[0]
-    known = {row["segment"]: row for row in rows_there}
-    fresh = _fresh(survey.segments, known)
+    known = {row["segment"]: row for row in layout.segment_rows(root)[0]}
+    known = {name: row for name, row in known.items() if row["status"] == ARCHIVED}
+    segments = _distinct(survey.segments)
+    fresh = _fresh(segments, known, overwrite)
     before = layout.pruned_before(root)
     found = Survey([*map(_alone, fresh)])
-    partials = engine.load("ingest", found, root=root, pruned_before=before)
+    settings = {"root": root, "pruned_before": before, "editions": _editions(fresh, known)}
+    partials = engine.load("ingest", found, **settings)
     done, others = summed(partials, ("segment",), lambda rows: rows)
     put = {row["segment"]: row for row in done.to_pylist()}
     reports = reports_of(others, survey)
@@ -350,7 +391,12 @@ def run(engine: Engine, survey: Survey, out: Directory, *, overwrite: bool = Fal
                 "bytes": own["bytes"],
             }
         )
-    unchanged = len({segment.name for segment in survey.segments}) - len(fresh)
+    again = [segment for segment in fresh if segment.name in known]
+    if again:
+        _remove_earlier(root, again)
     pruned = len(fresh) - len(rows)
     rows += [_quarantine(root, report) for report in survey.unreadable]
-    return JobResult(rows, reports, totals=_totals(rows, unchanged) | {"pruned": pruned})
+    totals = _totals(rows, len(segments) - len(fresh)) | {"pruned": pruned}
+    if compact:
+        totals |= compaction.compact(root)
+    return JobResult(rows, reports, totals=totals)

@@ -3,6 +3,9 @@ and channel by time; when connections came and went; topics; and what processes 
 
 Runs latency, audit, e2e and wakeups, and leaves their tables in ``--out`` beside ``report.html``;
 the exit status is that of the audit. What is over time is drawn for each host and boot by itself.
+
+All of these, and the timeline, see the logs in one pass. An archive does not say beforehand how
+wide the windows of its timeline should be, so that takes a second one.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_jobs.directory import Directory
-from spark_jobs.engine.base import Engine, Found, summed
+from spark_jobs.engine.base import Engine, Found, Shared, summed
 from spark_jobs.engine.tables import read_table
 from spark_jobs.figures import windows
 from spark_jobs.figures.hgrm import EVERYTHING, busiest, distributions, steps
 from spark_jobs.figures.histogram import midpoint
 from spark_jobs.figures.quantiles import by_nearest_rank, grouped
-from spark_jobs.figures.windows import numbers
+from spark_jobs.figures.windows import nanoseconds, numbers
 from spark_jobs.jobs import audit, e2e, latency, timeline, wakeups
+from spark_jobs.logs.find import span
 from spark_jobs.logs.model import Chunk, Log, Survey
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import Kind
@@ -217,6 +221,17 @@ def _span_ns(lanes: Mapping[Any, Sequence[Lane]]) -> int:
         for own in lanes.values()
     ]
     return max(spans, default=10**9)
+
+
+def _expected_width(survey: Survey) -> int | None:
+    """The width of windows, before anything is read; None where that cannot be told."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for log in survey.logs:
+        known = span(log)
+        if known is None:
+            return None
+        places.setdefault((log.host, log.boot_id), []).extend(known)
+    return _width(max((max(each) - min(each) for each in places.values()), default=10**9))
 
 
 def _width(span_ns: float) -> int:
@@ -444,12 +459,20 @@ def run(engine: Engine, survey: Survey, out: Directory, *, command: str = "") ->
     """Rows: name, path; of what was written for people to look at. `command`: what to say on the
     page that it was made with.
     """
-    timed = latency.run(engine, survey, out)
-    audited = audit.run(engine, survey, out)
-    woken = wakeups.run(engine, survey, out)
-    finished = e2e.run(engine, survey, out)
-    lanes = _lanes(engine, survey)
-    places = _places(engine, survey, _width(_span_ns(lanes)))
+    width = _expected_width(survey)
+    jobs: dict[str, dict[str, Any]] = {
+        **{name: {} for name in ("latency", "audit", "wakeups", "report")},
+        "e2e": {"window_ns": nanoseconds(e2e.WINDOW_S)},
+        **({} if width is None else {"timeline": {"window_ns": width}}),
+    }
+    with engine.load_all(jobs, survey) as found:
+        shared = Shared(engine, jobs, survey, found)
+        timed = latency.run(shared, survey, out)
+        audited = audit.run(shared, survey, out)
+        woken = wakeups.run(shared, survey, out)
+        finished = e2e.run(shared, survey, out)
+        lanes = _lanes(shared, survey)
+        places = _places(shared, survey, width or _width(_span_ns(lanes)))
     for place in places:
         place.lanes = lanes.get((place.host, place.boot_id), [])[:_LANES]
     counts = read_table(out / "latency_hist")

@@ -9,6 +9,7 @@ over a large archive does not end because of one of its files.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from spark_jobs.logs.model import CHUNK_RECORDS, Chunk, LogFile
 from spark_jobs.logs.quality import FileReport
 from spark_jobs.logs.schema import RECORD
+from spark_jobs.logs.stored import Piece, where_now
 from spark_jobs.places import filesystem
 
 
@@ -62,6 +64,9 @@ class _Channels:
         """`Chunk.channel`: -1 where there is none."""
         column = batch["channel"]
         none = len(column.dictionary)
+        if len(column) < none:  # a part of a file that many logs share
+            column = column.cast(pa.string()).dictionary_encode()
+            none = len(column.dictionary)
         indices = column.indices.fill_null(none) if column.null_count else column.indices
         index = indices.to_numpy()
         if self.ambiguous:
@@ -101,6 +106,59 @@ def _sent_ns(batch: pa.RecordBatch) -> NDArray[np.uint64]:
     return np.asarray(sent.view(np.uint64))
 
 
+class _Shared:
+    """A file that many segments are in, and the row group of it that was decoded last."""
+
+    def __init__(self, place: str, columns: tuple[str, ...]) -> None:
+        self.place, self.columns = place, columns
+        self.file = _opened(place)
+        sizes = [self.file.metadata.row_group(each).num_rows for each in range(self.groups)]
+        self.ends: NDArray[np.int64] = np.cumsum(sizes)
+        self._group = -1
+        self._rows: Any = None
+
+    @property
+    def groups(self) -> int:
+        return int(self.file.num_row_groups)
+
+    def rows(self, group: int) -> pa.RecordBatch:
+        """All of that row group."""
+        if group != self._group:
+            self._group = -1
+            table = self.file.read_row_group(group, list(self.columns), use_threads=False)
+            (self._rows,) = table.combine_chunks().to_batches()
+            self._group = group
+        return self._rows
+
+
+class _Last(threading.local):
+    """The file that this thread read last: logs that are neighbours there are read one after the
+    other.
+    """
+
+    shared: _Shared | None = None
+
+
+_last = _Last()
+
+
+def _shared_at(place: str, columns: tuple[str, ...]) -> _Shared:
+    found = _last.shared
+    if found is None or (found.place, found.columns) != (place, columns):
+        _last.shared = None
+        _last.shared = found = _Shared(place, columns)
+    return found
+
+
+def _opened(place: str) -> Any:
+    system, path = filesystem(place)
+    return pyarrow.parquet.ParquetFile(
+        system.open_input_file(path),
+        read_dictionary=["channel"],
+        page_checksum_verification=True,
+    )
+
+
 def _outside(metadata: Any, within: tuple[int, int] | None) -> set[int]:
     """Row groups whose records are all of another time, as their statistics say."""
     if within is None or "event_time" not in metadata.schema.names:
@@ -116,85 +174,148 @@ def _outside(metadata: Any, within: tuple[int, int] | None) -> set[int]:
     return found
 
 
-class EventFile:
-    """One file of ``events/``, and what became of it.
+class _Day:
+    """The records of a segment of one day, and what became of them.
 
     After `chunks`: `rows` were read of the `expected` ones (None: the footer cannot be read), and
     `problems` says why there are fewer.
     """
 
-    def __init__(self, system: Any, path: str, name: str) -> None:
-        """`path` is that on the file system, `name` is for messages."""
-        self._system, self._path, self._name = system, path, name
+    def __init__(self, file: LogFile, piece: Piece, fields: Sequence[str]) -> None:
+        self._file, self._piece = file, piece
+        self._fields = fields
+        self._wanted = [name for name in fields if name not in ("channel", "ref_ts")]
         self.rows = 0
         self.expected: int | None = None
         self.problems: list[str] = []
+        self._passed = 0
+        """Rows of the piece that were read, left out, or lost."""
+        self._gone = False
 
     def _lost(self, what: str, error: Exception) -> None:
         why = " ".join(str(error).split()) or type(error).__name__
-        self.problems.append(f"{self._name}: {what}: {why}")
+        system, path = filesystem(self._piece.place)
+        self._gone = not system.get_file_info(path).is_file
+        self.problems.append(f"{self._piece.place}: {what}: {why}")
 
     def chunks(
-        self,
-        fields: Sequence[str],
-        clock_ns: int,
-        register: Callable[[int, bytes], int],
-        within: tuple[int, int] | None = None,
+        self, register: Callable[[int, bytes], int], within: tuple[int, int] | None = None
     ) -> Iterator[Chunk]:
-        """The records, with those columns of `schema.RECORD` only; `register` numbers a channel.
-        Row groups that have none `within` that time (`Log.within`) are passed over.
+        """The records, with those fields only; `register` numbers a channel. Row groups that have
+        none `within` that time (`Log.within`) are passed over.
+
+        If the file was replaced by another one meanwhile, it goes on there where it was.
         """
-        # Arrow raises nearly anything at what is not Parquet.
-        try:
-            file = pyarrow.parquet.ParquetFile(
-                self._system.open_input_file(self._path),
-                read_dictionary=["channel"],
-                page_checksum_verification=True,
+        while True:
+            problems = len(self.problems)
+            self._gone = False
+            yield from self._of_piece(register, within)
+            now = (
+                where_now(self._file.root, self._file.segment, self._piece) if self._gone else None
             )
+            if now is None:
+                return
+            self._piece = now
+            del self.problems[problems:]
+
+    def _of_piece(
+        self, register: Callable[[int, bytes], int], within: tuple[int, int] | None
+    ) -> Iterator[Chunk]:
+        # Arrow raises nearly anything at what is not Parquet.
+        piece = self._piece
+        try:
+            shared = (
+                _shared_at(piece.place, self._columns(shared=True)) if piece.is_shared else None
+            )
+            file = shared.file if shared is not None else _opened(piece.place)
         except Exception as error:
             self._lost("cannot be read", error)
             return
-        with file:
+        try:
             try:
-                channels = _Channels(json.loads(file.metadata.metadata[b"channels"]), register)
+                said = piece.channels or file.metadata.metadata[b"channels"]
+                channels = _Channels(json.loads(said), register)
             except Exception as error:
                 self._lost("does not name its channels", error)
                 return
-            self.expected = file.metadata.num_rows
-            outside = _outside(file.metadata, within)
-            self.rows += sum(file.metadata.row_group(group).num_rows for group in outside)
-            groups = [group for group in range(file.num_row_groups) if group not in outside]
-            yield from self._groups(file, groups, fields, clock_ns, channels)
+            if shared is not None:
+                yield from self._shared_rows(shared, channels, within)
+            else:
+                yield from self._groups(file, channels, within)
+        finally:
+            if shared is None:
+                file.close()
+
+    def _columns(self, *, shared: bool) -> tuple[str, ...]:
+        of_time = ("ts", "lat_ns") if "ref_ts" in self._fields else ()
+        of_database = ("database",) if shared else ()
+        return tuple(sorted({*self._wanted, *of_time, "channel", *of_database}))
+
+    def _chunk(self, batch: pa.RecordBatch, channels: _Channels) -> Chunk:
+        found = {name: _column(batch, name) for name in self._wanted}
+        if "ref_ts" in self._fields:
+            found["ref_ts"] = _sent_ns(batch)
+        records = Columns(found, batch.num_rows)
+        return Chunk(cast("Any", records), channels.numbers(batch), self._file.clock_ns)
+
+    def _shared_rows(
+        self, shared: _Shared, channels: _Channels, within: tuple[int, int] | None
+    ) -> Iterator[Chunk]:
+        """All are in one row group."""
+        self.expected = count = self._piece.count or 0
+        group = int(np.searchsorted(shared.ends, self._piece.first, side="right"))
+        if group in _outside(shared.file.metadata, within):
+            self.rows += count - self._passed
+            self._passed = count
+            return
+        try:
+            rows = shared.rows(group)
+            begin = self._piece.first - (int(shared.ends[group - 1]) if group else 0)
+            if begin + count > rows.num_rows:
+                raise ValueError(f"it has {rows.num_rows - begin} of {count} rows")
+            while self._passed < count:
+                size = min(CHUNK_RECORDS, count - self._passed)
+                chunk = self._chunk(rows.slice(begin + self._passed, size), channels)
+                self.rows += size
+                self._passed += size
+                yield chunk
+        except Exception as error:
+            self._lost(f"{count - self._passed} records cannot be read", error)
 
     def _groups(
-        self,
-        file: Any,
-        groups: Sequence[int],
-        fields: Sequence[str],
-        clock_ns: int,
-        channels: _Channels,
+        self, file: Any, channels: _Channels, within: tuple[int, int] | None
     ) -> Iterator[Chunk]:
-        wanted = [name for name in fields if name not in ("channel", "ref_ts")]
-        columns = {*wanted, *(("ts", "lat_ns") if "ref_ts" in fields else ()), "channel"}
-        if channels.ambiguous:
-            columns.add("database")
-        for group in groups:
-            begin = self.rows
+        count = file.metadata.num_rows
+        count = count if self._piece.count is None else min(count, self._piece.count)
+        self.expected = count
+        outside = _outside(file.metadata, within)
+        columns = list(self._columns(shared=channels.ambiguous))
+        begin = 0
+        for group in range(file.num_row_groups):
+            first, begin = begin, begin + file.metadata.row_group(group).num_rows
+            end = min(begin, count)
+            if group in outside:
+                self.rows += max(0, end - max(first, self._passed))
+                self._passed = max(self._passed, end)
+            if end <= self._passed:
+                continue
             try:
                 batches = file.iter_batches(
-                    CHUNK_RECORDS, row_groups=[group], columns=sorted(columns), use_threads=False
+                    CHUNK_RECORDS, row_groups=[group], columns=columns, use_threads=False
                 )
-                for batch in batches:
-                    found = {name: _column(batch, name) for name in wanted}
-                    if "ref_ts" in fields:
-                        found["ref_ts"] = _sent_ns(batch)
-                    records = Columns(found, batch.num_rows)
-                    chunk = Chunk(cast("Any", records), channels.numbers(batch), clock_ns)
-                    self.rows += batch.num_rows
-                    yield chunk
+                for whole in batches:
+                    at, first = first, first + whole.num_rows
+                    left = min(first, end) - self._passed
+                    if left > 0:
+                        chunk = self._chunk(whole.slice(self._passed - at, left), channels)
+                        self.rows += left
+                        self._passed += left
+                        yield chunk
             except Exception as error:
-                lost = file.metadata.row_group(group).num_rows - (self.rows - begin)
-                self._lost(f"{lost} records cannot be read", error)
+                self._lost(f"{end - self._passed} records cannot be read", error)
+                if self._gone:
+                    return
+                self._passed = end
 
 
 def read_file(
@@ -213,15 +334,15 @@ def read_file(
     report.damaged += file.damaged
     report.problems += file.problems
     lost, untold, told = 0, False, 0
-    for place in file.events:
-        events = EventFile(*filesystem(place), place)
-        yield from events.chunks(fields, file.clock_ns, register, within)
-        report.problems += events.problems
-        if events.expected is None:
+    for piece in file.events:
+        day = _Day(file, piece, fields)
+        yield from day.chunks(register, within)
+        report.problems += day.problems
+        if day.expected is None:
             untold = True
         else:
-            told += events.expected
-            lost += events.expected - events.rows
+            told += day.expected
+            lost += day.expected - day.rows
     # Without its footer a file does not say how much was in it: it is what the others lack.
     lost += max(1, file.records - told) if untold else 0
     report.records -= min(lost, file.records)

@@ -31,6 +31,7 @@ from spark_jobs.logs.schema import (
     RECORD,
     RECORD_BYTES,
     ROTATED,
+    Kind,
 )
 from spark_jobs.places import local_path
 
@@ -75,6 +76,28 @@ def _below(directory: Path) -> Iterator[Path]:
         paths = (Path(place, name) for name in names if name.endswith(".pynlog"))
         yield from (path for path in paths if path.is_file())
     yield from unreadable
+
+
+def span(log: Log) -> tuple[int, int] | None:
+    """About from when to when it goes, in ns of the wall clock, by the first and last records of
+    its files; None: of an archive, or they do not tell.
+    """
+    times: list[int] = []
+    for file in (log.files[0], log.files[-1]):
+        if file.archived:
+            return None
+        try:
+            with open(file.path, "rb", buffering=0) as stream:
+                for begin in (0, max(0, file.records - _APPENDED_MOST)):
+                    stream.seek(HEADER_BYTES + begin * RECORD_BYTES)
+                    raw = stream.read(min(_APPENDED_MOST, file.records) * RECORD_BYTES)
+                    records = np.frombuffer(raw[: len(raw) & -RECORD_BYTES], dtype=RECORD)
+                    known = record_ok(records) & (records["kind"] != Kind.CHANDEF)
+                    at = records["ts"][known].astype(np.int64) + file.clock_ns
+                    times += at.tolist()
+        except OSError:
+            return None
+    return (min(times), max(times)) if times else None
 
 
 def _writer(path: str) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from spark_jobs.logs.quality import FileReport
 from spark_jobs.logs.schema import INITIAL_TIME_NAMESPACE, RECORD_BYTES
+from spark_jobs.logs.stored import Piece
 
 CHUNK_RECORDS = 16384
 """1 MiB: stays in the second-level cache while its columns are taken out one by one."""
@@ -28,8 +29,9 @@ class LogFile:
     """One readable file: `records` are there of the `committed` that it claims.
 
     `clock_ns`: what to add to a time stamp for the wall clock; 0 if the file does not tell. A file
-    that was archived has its records in `events` (Parquet); what was found damaged when that was
-    done is in `damaged` and `problems`, and `records` are the whole ones.
+    that was archived has its records in `events` (Parquet), as `segment` of the archive at `root`;
+    what was found damaged when that was done is in `damaged` and `problems`, and `records` are the
+    whole ones.
     """
 
     path: str
@@ -37,10 +39,12 @@ class LogFile:
     committed: int
     records: int
     clock_ns: int = 0
-    events: tuple[str, ...] = ()
+    events: tuple[Piece, ...] = ()
     archived: bool = False
     damaged: int = 0
     problems: tuple[str, ...] = ()
+    root: str = ""
+    segment: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,8 @@ class Log:
     `own_clock`: backends of the engine whose time stamps come from the same `clock` as this log's;
     None: all do, because all of the engine's logs were written there.
     `within`: only records of that time are wanted, from and to ns of the wall clock.
+    `in_order`: it is not to be read in pieces. `is_piece`: of this one other files are read
+    elsewhere.
     """
 
     log_id: str
@@ -96,6 +102,8 @@ class Log:
     within: tuple[int, int] | None = None
     rotated: bool = False
     time_namespace: int = 0
+    in_order: bool = False
+    is_piece: bool = False
 
     @property
     def clock(self) -> str:
@@ -123,8 +131,9 @@ class Log:
         fields = json.loads(text)
         files = []
         for file in fields["files"]:
-            lists = {name: tuple(file[name]) for name in ("events", "problems")}
-            files.append(LogFile(**file | lists))
+            events = tuple(Piece(**piece) for piece in file["events"])
+            problems = tuple(file["problems"])
+            files.append(LogFile(**file | {"events": events, "problems": problems}))
         for name in ("own_clock", "within"):
             if fields[name] is not None:
                 fields[name] = tuple(fields[name])

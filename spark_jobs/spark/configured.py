@@ -10,6 +10,9 @@ _STARTED = "PYSPARK_GATEWAY_PORT"
 """``spark-submit`` sets it: it has started the JVM already, and configured it."""
 
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
 def was_submitted() -> bool:
     """Whether ``spark-submit`` started this process."""
     return _STARTED in os.environ
@@ -22,6 +25,19 @@ def _files() -> Iterator[Path]:
         yield Path(os.environ["SPARK_HOME"]) / "conf"
 
 
+def _defaults_with(key: str) -> Path | None:
+    """The file of defaults that sets it."""
+    for directory in _files():
+        place = directory / "spark-defaults.conf"
+        try:
+            lines = place.read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        if any(line.replace("=", " ").split()[:1] == [key] for line in lines):
+            return place
+    return None
+
+
 def configured_master() -> str:
     """What names a master, or "" if nothing does."""
     if was_submitted():
@@ -30,12 +46,16 @@ def configured_master() -> str:
         return "SPARK_REMOTE names a server of Spark's"
     if "--master" in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
         return "PYSPARK_SUBMIT_ARGS names a master"
-    for directory in _files():
-        place = directory / "spark-defaults.conf"
-        try:
-            lines = place.read_text(errors="replace").splitlines()
-        except OSError:
-            continue
-        if any(line.replace("=", " ").split()[:1] == ["spark.master"] for line in lines):
-            return f"{place} names a master"
-    return ""
+    place = _defaults_with("spark.master")
+    return "" if place is None else f"{place} names a master"
+
+
+def java_is_configured() -> bool:
+    """Whether the user has said how the driver's Java is to run."""
+    given = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    return (
+        any(name in os.environ for name in ("JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"))
+        or "--driver-java-options" in given
+        or JAVA_OPTIONS in given
+        or _defaults_with(JAVA_OPTIONS) is not None
+    )

@@ -7,7 +7,7 @@ tasks hand over partial results, and add those of a key up in Python as well: a 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Self
 
@@ -18,8 +18,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.engine.base import Reduced, Work, split
-from spark_jobs.engine.partials import aggregated, deal, pieces, schema_of
-from spark_jobs.logs.model import Survey
+from spark_jobs.engine.partials import (
+    JOB,
+    Jobs,
+    aggregated,
+    aggregated_all,
+    columns_of,
+    deal,
+    pieces,
+    schema_of,
+    schema_of_all,
+)
+from spark_jobs.logs.model import Log, Survey
 
 _OTHERS = pa.field("_others", pa.binary())
 """Rows without a key, as Arrow's bytes, beside the columns of the work."""
@@ -66,8 +76,8 @@ class _SparkFound:
 
     def __init__(self, frame: DataFrame, schema: pa.Schema, partitions: int) -> None:
         self.schema = schema
-        self._frame = frame
-        self._partitions = partitions
+        self.frame = frame
+        self.partitions = partitions
 
     def reduced(self, by: Sequence[str], work: Work, schema: pa.Schema) -> Reduced:
         given, told = self.schema, pa.schema([_OTHERS, *schema])
@@ -81,7 +91,7 @@ class _SparkFound:
                 for batch in work(rows, _task()):
                     yield _with_others(None, batch.columns, told)
 
-        rows = self._frame.repartition(self._partitions, *by)
+        rows = self.frame.repartition(self.partitions, *by)
         found = rows.mapInArrow(reduce, from_arrow_schema(told)).toArrow()
         others = pc.is_valid(found[_OTHERS.name])
         kept = [
@@ -92,11 +102,31 @@ class _SparkFound:
         return Reduced(table, pa.Table.from_batches(kept, given))
 
     def __enter__(self) -> Self:
-        self._frame.persist()
+        self.frame.persist()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._frame.unpersist()
+        self.frame.unpersist()
+
+
+class _SparkFoundByAll:
+    """Rows of several jobs, kept as long as this context."""
+
+    def __init__(self, found: _SparkFound) -> None:
+        self._found = found
+
+    def of(self, job: str) -> _SparkFound:
+        frame = self._found.frame
+        own = frame.where((frame[JOB] == job) | frame[JOB].isNull())
+        columns = [frame[name].alias(told) for name, told in columns_of(job).items()]
+        return _SparkFound(own.select(*columns), schema_of(job), self._found.partitions)
+
+    def __enter__(self) -> Self:
+        self._found.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._found.__exit__(*error)
 
 
 class SparkEngine:
@@ -107,19 +137,37 @@ class SparkEngine:
 
     def load(self, job: str, survey: Survey, **settings: Any) -> _SparkFound:
         """As of `Engine`."""
-        parallelism = self._session.sparkContext.defaultParallelism
-        partitions = deal(pieces(job, survey.logs), parallelism)
 
-        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def read(text: str) -> Iterator[pa.RecordBatch]:
+            return aggregated(text, job, settings)
+
+        return self._read(read, schema_of(job), pieces(job, survey.logs))
+
+    def load_all(self, jobs: Jobs, survey: Survey) -> _SparkFoundByAll:
+        """As of `Engine`; logs are read whole."""
+
+        def read(text: str) -> Iterator[pa.RecordBatch]:
+            return aggregated_all(text, jobs)
+
+        return _SparkFoundByAll(self._read(read, schema_of_all(jobs), survey.logs))
+
+    def _read(
+        self,
+        read: Callable[[str], Iterator[pa.RecordBatch]],
+        schema: pa.Schema,
+        logs: Sequence[Log],
+    ) -> _SparkFound:
+        partitions = deal(logs, self._session.sparkContext.defaultParallelism)
+
+        def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             leave_modules_alone()
             for batch in batches:
                 for number in batch["id"].to_pylist():
                     for text in partitions[number]:
-                        yield from aggregated(text, job, settings)
+                        yield from read(text)
 
         # A Python data source would start three processes, only to ask it for schema and
         # partitions.
         numbers = self._session.range(0, len(partitions), 1, len(partitions))
-        schema = schema_of(job)
-        frame = numbers.mapInArrow(read, from_arrow_schema(schema))
+        frame = numbers.mapInArrow(read_all, from_arrow_schema(schema))
         return _SparkFound(frame, schema, len(partitions))

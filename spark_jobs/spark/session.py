@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from spark_jobs.spark.configured import was_submitted
+from spark_jobs.spark.configured import JAVA_OPTIONS, java_is_configured, was_submitted
 from spark_jobs.spark.java import ensure_java
 from spark_jobs.spark.jvm_start import nothing_left_when_interrupted
 
@@ -59,8 +60,14 @@ def _told_on_a_terminal(what: str) -> Iterator[None]:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def create_session(application: str, master: str | None = None) -> SparkSession:
-    """The running session, or a new one.
+_BRIEF: Final = "-XX:TieredStopAtLevel=1"
+"""Compiling well takes Java longer than a job over few logs, whose work is in Python."""
+
+
+def create_session(
+    application: str, master: str | None = None, *, brief: bool = False
+) -> SparkSession:
+    """The running session, or a new one; `brief`: it will not be for long.
 
     Without `master` Spark's own configuration decides, and where that says nothing it is
     ``local[*]``. Raises JavaNotFoundError.
@@ -74,6 +81,8 @@ def create_session(application: str, master: str | None = None) -> SparkSession:
         asked = SparkConf().setAppName(application)
         if master is not None:
             asked.setMaster(master)
+        if brief and not (was_submitted() or java_is_configured()):
+            asked.set(JAVA_OPTIONS, _BRIEF)
         # Java reads the user's configuration, and prepares itself for that master.
         SparkContext._ensure_initialized(conf=asked)
         given = SparkConf()

@@ -17,6 +17,7 @@ from spark_jobs.archive import layout, row_group
 from spark_jobs.cli import main
 from spark_jobs.errors import NoLogsError
 from spark_jobs.jobs import ingest
+from spark_jobs.logs import stored
 from spark_jobs.logs.events import Columns
 from spark_jobs.logs.model import CHUNK_RECORDS, Survey
 from spark_jobs.logs.reader import LogReader
@@ -29,7 +30,7 @@ JOBS = ("latency", "timeline", "audit", "wakeups", "lag", "e2e", "perfetto")
 
 def archived(logs: Path, out: Path) -> Path:
     """Archives in this process what `ingest` has tasks archive."""
-    for name in (layout.EVENTS, layout.CHANNELS, layout.SEGMENTS, layout.STAGING):
+    for name in (stored.EVENTS, stored.CHANNELS, stored.SEGMENTS, stored.STAGING):
         (out / name).mkdir(parents=True, exist_ok=True)
     for segment in survey([logs]).segments:
         reader = LogReader(ingest._alone(segment))
@@ -157,7 +158,7 @@ def test_a_day_of_two_that_cannot_be_read(tmp_path: Path) -> None:
     log.add(Kind.WAKE, 7, ts=day + 1)
     log.write()
     out = archived(tmp_path / "logs", tmp_path / "archive")
-    days = sorted((out / layout.EVENTS).rglob("*.parquet"))
+    days = sorted((out / stored.EVENTS).rglob("*.parquet"))
     assert len(days) == 2
     emptied(days[0])
     records, readers, _ = read(out)
@@ -176,7 +177,7 @@ def test_a_segment_of_which_nothing_is_known(tmp_path: Path, harm: Callable[[Pat
     rows, reports = layout.segment_rows(out)
     assert (len(rows), reports) == (4, [])
     (last,) = (row for row in rows if (row["pid"], row["part"]) == (2, 1))
-    bad = out / layout.SEGMENTS / f"{last['segment']}.parquet"
+    bad = out / stored.SEGMENTS / last[stored.ROW_FILE]
     harm(bad)
     records, readers, found = read(out)
     assert (len(records[1]), len(records[2])) == (100, 50)
@@ -247,7 +248,7 @@ def test_all_columns_have_the_type_of_the_record(tmp_path: Path) -> None:
 def test_what_is_neither_logs_nor_an_archive(
     damaged: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.rmtree(damaged / layout.SEGMENTS)
+    shutil.rmtree(damaged / stored.SEGMENTS)
     with pytest.raises(NoLogsError, match=r"no log files .*archive, nor is it an archive"):
         survey([damaged])
     status = main(["latency", str(damaged), "--out", str(damaged.parent / "out"), "--json"])
@@ -349,7 +350,7 @@ class TestJobs:
 
     def test_an_empty_archive(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         place = tmp_path / "archive"
-        for name in (layout.EVENTS, layout.SEGMENTS):
+        for name in (stored.EVENTS, stored.SEGMENTS):
             (place / name).mkdir(parents=True)
         for job in JOBS:
             status = main([job, str(place), "--out", str(tmp_path / "out"), "--json"])

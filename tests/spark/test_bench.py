@@ -14,6 +14,7 @@ from logwriter import LogWriter, receives, sends
 
 from bench.spark import floor
 from bench.spark import jobs as bench
+from bench.spark.cold import cost
 from bench.spark.processes import Clock, forget_peaks, peaks
 from spark_jobs.logs.schema import Kind
 
@@ -130,6 +131,24 @@ def test_the_aggregate_of_an_archive_is_compared_with_sql(
         measured.parquet()
 
 
+LEFT = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    while time.process_time() < 0.3:
+        pass
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_what_a_command_leaves_behind_counts_too() -> None:
+    """As a JVM does, which outlives the Python that started it."""
+    cpu, _ = cost([sys.executable, "-c", LEFT, "0"])
+    assert cpu >= 0.3
+    with pytest.raises(subprocess.CalledProcessError):
+        cost([sys.executable, "-c", LEFT, "3"])
+
+
 @pytest.mark.spark
 @pytest.mark.full
 @pytest.mark.xdist_group("spark")
@@ -157,3 +176,7 @@ def test_a_small_run(
     )
     assert all(figure["cpu_s"] > 0 for figure in report["figures"])
     assert (tmp_path / "dir" / "logs-200000").is_dir()
+    first = {row["name"]: row for row in report["first_results"]}
+    assert len(first) == 8
+    assert all(row["cpu_s"] > 0 and row["records"] for row in first.values())
+    assert first["latency, 1 MB, spark"]["bar_cpu_s"] == 12

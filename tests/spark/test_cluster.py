@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,18 @@ def spark_home() -> Path:
 
 
 class Daemon:
-    """A process of Spark's that says something when it is ready."""
+    """A process of Spark's that says something when it is ready.
 
-    def __init__(self, ready: str, *arguments: str) -> None:
+    `before`: a command that runs it.
+    """
+
+    def __init__(
+        self,
+        ready: str,
+        *arguments: object,
+        before: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         from spark_jobs.spark.java import JavaNotFoundError, ensure_java
 
         try:
@@ -49,8 +59,8 @@ class Daemon:
         except JavaNotFoundError as error:
             pytest.skip(str(error))
         self.process = subprocess.Popen(
-            [spark_home() / "bin" / "spark-class", *arguments],
-            env=ENVIRONMENT | {"JAVA_HOME": java},
+            [*before, spark_home() / "bin" / "spark-class", *map(str, arguments)],
+            env=ENVIRONMENT | {"JAVA_HOME": java, **environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

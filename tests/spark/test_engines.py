@@ -32,7 +32,7 @@ from spark_jobs.jobs import NAMES, OPTIONS, latency, preparer, runner
 from spark_jobs.logs.model import Log
 from spark_jobs.logs.schema import USEFUL, Kind, Wake
 from spark_jobs.procfs import stat
-from spark_jobs.spark.configured import configured_master
+from spark_jobs.spark.configured import configured_master, java_is_configured
 from spark_jobs.survey import survey
 
 BOOTS = ("00000000-1111-2222-3333-444444444444", "99999999-1111-2222-3333-444444444444")
@@ -144,7 +144,7 @@ def test_a_log_that_is_larger_than_all_others_is_read_by_several(tmp_path: Path)
     small.write()
     paths[1].unlink()  # what is missing is told once
     found = survey([tmp_path])
-    for job, parts in (("latency", 3), ("timeline", 3), ("audit", 2)):
+    for job, parts in (("latency", 3), ("audit", 3), ("wakeups", 2)):
         dealt = deal(pieces(job, found.logs), 3)
         assert len(dealt) == parts
         assert sum(len(Log.from_json(text).files) for part in dealt for text in part) == 4
@@ -206,27 +206,53 @@ class TestSpark:
 
 CONFIGURED = """
 from spark_jobs.spark.session import create_session
-session = create_session("test", "local[1]")
+session = create_session("test", "local[1]", brief=True)
 for key in ("spark.sql.shuffle.partitions", "spark.ui.enabled", "spark.sql.session.timeZone"):
     print(session.sparkContext.getConf().get(key), session.conf.get(key))
+print(session.sparkContext.getConf().get("spark.driver.extraJavaOptions"))
 """
 
 
 @pytest.mark.spark
 @pytest.mark.full
 @pytest.mark.timeout(300)
-def test_the_users_settings_of_spark_stand(spark: Any, tmp_path: Path) -> None:
-    (tmp_path / "spark-defaults.conf").write_text(
-        "spark.sql.shuffle.partitions 7\nspark.ui.enabled true\nspark.ui.port 0\n"
-    )
+@pytest.mark.parametrize("java", ["", "-Dof.mine=1"])
+def test_the_users_settings_of_spark_stand(java: str, spark: Any, tmp_path: Path) -> None:
+    lines = ["spark.sql.shuffle.partitions 7", "spark.ui.enabled true", "spark.ui.port 0"]
+    lines += [f"spark.driver.extraJavaOptions {java}"] if java else []
+    (tmp_path / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
+    own = {name: value for name, value in environment().items() if name != "JDK_JAVA_OPTIONS"}
     done = subprocess.run(
         [sys.executable, "-c", CONFIGURED],
-        env={**environment(), "SPARK_CONF_DIR": str(tmp_path)},
+        env={**own, "SPARK_CONF_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines() == ["7 7", "true true", "UTC UTC"]
+    quick = "-XX:TieredStopAtLevel=1"  # of a short run, where nothing else is said
+    assert done.stdout.splitlines() == ["7 7", "true true", "UTC UTC", java or quick]
+
+
+def test_what_says_how_java_is_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS", "SPARK_HOME")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert not java_is_configured()
+    for name, value in (
+        ("JDK_JAVA_OPTIONS", "-Xmx1g"),
+        ("SPARK_SUBMIT_OPTS", "-Da=1"),
+        ("PYSPARK_SUBMIT_ARGS", "--driver-java-options -Da=1 pyspark-shell"),
+        ("PYSPARK_SUBMIT_ARGS", "--conf spark.driver.extraJavaOptions=-Da=1 pyspark-shell"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert java_is_configured(), name
+    place = tmp_path / "spark-defaults.conf"
+    place.write_text("spark.driver.extraJavaOptionsX -Da=1\n")
+    assert not java_is_configured()
+    place.write_text("spark.driver.extraJavaOptions=-Da=1\n")
+    assert java_is_configured()
 
 
 def test_without_spark(logs: Path, tmp_path: Path) -> None:
@@ -293,7 +319,7 @@ def test_ctrl_c_ends_them(
 
     monkeypatch.setattr(pa.ipc, "read_record_batch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        LocalEngine(3).load("audit", survey([logs]))
+        LocalEngine(3).load("wakeups", survey([logs]))
 
 
 def ended(pid: int) -> bool:

@@ -16,6 +16,7 @@ from logwriter import LogWriter, flip_bit, receives, sends
 from spark_jobs.archive import layout
 from spark_jobs.errors import CannotRunError
 from spark_jobs.jobs import audit, ingest, latency, timeline, wakeups
+from spark_jobs.logs import stored
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import RECORD, USEFUL, Kind, Wake
 from spark_jobs.result import JobResult
@@ -113,7 +114,7 @@ def test_what_is_damaged_is_quarantined_with_the_reason(both: tuple[Path, Path, 
     assert copies == {row["segment"]: (logs / name).read_bytes() for name, row in bad.items()}
     assert result.totals["quarantined"] == 2
     assert result.totals["archived"] == len(rows) - 2
-    assert not any((out / layout.STAGING).iterdir())
+    assert not any((out / stored.STAGING).iterdir())
 
 
 def test_records_are_filed_by_day_and_host(both: tuple[Path, Path, JobResult]) -> None:
@@ -156,6 +157,7 @@ def test_a_segment_that_grew_replaces_what_was_there(local: Any, tmp_path: Path)
     log.write()
     result = run(local, logs, out)
     assert [row["records"] for row in result.rows] == [31]
+    assert len(list(out.rglob("*.parquet"))) == 3, "what was there before is gone"
     path.write_bytes(early)
     assert run(local, logs, out).totals["unchanged"] == 1
     found = survey([out])

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 from logwriter import LogWriter, receives
 
-from spark_jobs.archive import layout, row_group
+from spark_jobs.archive import row_group
 from spark_jobs.figures import windows
 from spark_jobs.jobs import audit, e2e, ingest, lag, latency, timeline, wakeups
+from spark_jobs.logs import stored
 from spark_jobs.logs.model import Log
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import Kind
@@ -82,7 +83,7 @@ def test_archiving_and_reading_an_archive_take_the_same_memory(tmp_path: Path) -
     for step, count in enumerate((60_000, 60_000, 240_000)):  # the first makes tables
         logs, out = tmp_path / f"logs{step}", tmp_path / f"out{step}"
         log = a_log(logs, count)
-        for name in (layout.EVENTS, layout.CHANNELS, layout.SEGMENTS, layout.STAGING):
+        for name in (stored.EVENTS, stored.CHANNELS, stored.SEGMENTS, stored.STAGING):
             (out / name).mkdir(parents=True, exist_ok=True)
         before = pa.total_allocated_bytes()
         for segment in survey([logs]).segments:

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from logwriter import LogWriter, sends
+from logwriter import LogWriter, flip_bit, sends
 
 from spark_jobs import prune as pruning
 from spark_jobs.archive import layout
 from spark_jobs.cli import main
+from spark_jobs.jobs import ingest
+from spark_jobs.logs import stored
 from spark_jobs.prune import prune
 
 DAY_NS = 86_400 * 10**9
@@ -103,10 +105,10 @@ def test_what_left_does_not_come_back(
 
 def test_the_oldest_days_leave_until_the_rest_is_small_enough(archive: Path) -> None:
     rows = layout.segment_rows(archive)[0]
-    sizes = {max(map(layout.day_of, row["events"])): 0 for row in rows if row["events"]}
+    sizes = {max(map(stored.day_of, row["events"])): 0 for row in rows if row["events"]}
     for row in rows:
         if row["events"]:
-            sizes[max(map(layout.day_of, row["events"]))] += row["bytes"]
+            sizes[max(map(stored.day_of, row["events"]))] += row["bytes"]
     last_two = sizes[day(3)] + sizes[day(4)]
     found = prune(str(archive), most=last_two)
     assert (found["first_day"], found["left_bytes"]) == (day(3), last_two)
@@ -153,6 +155,26 @@ def test_killed_in_between(
     prune(str(archive), older=day(3))
     assert records(archive, capsys) == expected
     assert len([name for name in files(archive) if name.startswith("events/")]) == 2
+
+
+def test_an_earlier_state_that_a_killed_ingest_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes with its day; the segment, and the copy of its damaged file, stay."""
+    logs, place = tmp_path / "logs", tmp_path / "archive"
+    log = LogWriter(logs, 1, clock=int(FIRST.timestamp()) * 10**9)
+    for last in (0, 3):
+        sends(log, "a", np.arange(100) + 100 * last, ts=last * DAY_NS + 1 + np.arange(100))
+        (path,) = log.write(sealed=last == 3)
+        flip_bit(path, 7)
+        monkeypatch.setattr(ingest, "_remove_earlier", lambda *_: None)
+        assert main(["ingest", str(logs), "--out", str(place), "--overwrite"]) == 0
+    assert len(list((place / "segments").iterdir())) == 2
+    found = prune(str(place), older=day(2))
+    assert (found["removed"], found["left"]) == (0, 1)
+    assert len(list((place / "segments").iterdir())) == 1
+    assert len(list((place / "quarantine").iterdir())) == 1
+    assert len(list(place.rglob("events/*/*/*"))) == 2, "of both days of the segment that stays"
 
 
 def test_on_the_command_line(archive: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,14 +13,20 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from logwriter import LogWriter, receives, sends
+from logwriter import LogWriter, flip_bit, receives, sends
 
 from spark_jobs.cli import main
+from spark_jobs.engine.base import Shared
+from spark_jobs.engine.local import LocalEngine
 from spark_jobs.figures import hgrm
 from spark_jobs.figures.histogram import bucket
+from spark_jobs.jobs import audit, e2e, ingest, latency, report, wakeups
+from spark_jobs.logs.find import span
+from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import USEFUL, Kind, Wake
 from spark_jobs.report import svg
 from spark_jobs.report.assets import SCRIPT
+from spark_jobs.survey import survey
 
 SVG_NAMES = "http://www.w3.org/2000/svg"
 EVIL = "<script>alert('x')</script>&\"\n\x1b[31m"
@@ -281,3 +287,92 @@ def test_colours_of_a_heat_map() -> None:
         "#440154", "#440154", "#21918c", "#fde725", "#fde725",
     ]  # fmt: skip
     assert svg.heat(0.125) == "#402a70"
+
+
+def some_of_all(logs: Path) -> Path:
+    """Messages and topics of two hosts, over a second; one log of several files."""
+    for host, boot in (("h1", "b1"), ("h2", "b2")):
+        head: dict[str, Any] = {"clock": 10**18, "host": host, "boot_id": boot, "engine": host}
+        seq = np.arange(3000)
+        ts = 10**9 + seq * 10**6 // 3
+        sender, receiver = LogWriter(logs, 1, **head), LogWriter(logs, 2, **head)
+        sends(sender, "a", seq, ts=ts)
+        receiver.add(Kind.LISTEN, channel="a", chan_seq=0, ts=10**9)
+        receives(receiver, "a", seq, ts=ts + 5000 + seq, ref_ts=ts, wake=seq % 3)
+        receiver.add(Kind.DROP, bytes=3, ts=10**9 + 10**6)
+        receiver.add(Kind.WAKE, 60, flags=USEFUL, batch=50, wake=Wake.SIGNAL, ts=10**9)
+        jobs = np.arange(500)
+        sender.add(Kind.PUBLISH, 500, channel="t", ts=10**9 + jobs, commit_seq=jobs)
+        for kind, later in ((Kind.DELIVER, 1000), (Kind.FIN, 9000)):
+            at = {"ts": 10**9 + jobs + later, "ref_ts": 10**9 + jobs, "commit_seq": jobs}
+            receiver.add(kind, 500, channel="t:c", attempts=1, **at)
+        sender.write()
+        receiver.write(files=3)
+    return logs
+
+
+def tables(out: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for folder in ("latency_hist", "latency_summary", "audit", "audit_topics", "e2e", "wakeups")
+        for path in sorted((out / folder).iterdir())
+    }
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_one_pass_gives_what_each_job_gives(
+    processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = survey([some_of_all(tmp_path / "logs")])
+    once, one_by_one, page = (tmp_path / name for name in ("once", "one by one", "page"))
+    report.run(LocalEngine(processes), found, once)
+    for job in (latency, audit, e2e, wakeups):
+        job.run(LocalEngine(1), found, one_by_one)
+    assert len(tables(once)) > 5
+    assert tables(once) == tables(one_by_one)
+
+    class Separate(Shared):
+        def __init__(self, engine: Any, jobs: Any, survey: Any, found: Any) -> None:
+            super().__init__(engine, {}, survey, found)
+
+    monkeypatch.setattr(report, "Shared", Separate)
+    report.run(LocalEngine(1), found, page)
+    assert (page / "report.html").read_text() == (once / "report.html").read_text()
+
+
+def test_the_logs_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an archive twice, since it does not say how wide windows are to be."""
+    logs, archive = some_of_all(tmp_path / "logs"), tmp_path / "archive"
+    ingest.run(LocalEngine(1), survey([logs]), archive)
+    read: list[tuple[str, int]] = []
+    chunks = LogReader._all_chunks
+
+    def noted(reader: LogReader) -> Any:
+        read.extend((reader.log.log_id, file.part) for file in reader.log.files)
+        return chunks(reader)
+
+    monkeypatch.setattr(LogReader, "_all_chunks", noted)
+    for place, times in ((logs, 1), (archive, 2)):
+        read.clear()
+        report.run(LocalEngine(1), survey([place]), tmp_path / f"out{times}")
+        assert len(read) == times * len(set(read))
+        assert len(set(read)) == 8
+    assert tables(tmp_path / "out1") == tables(tmp_path / "out2")
+    pages = [(tmp_path / f"out{times}" / "report.html").read_text() for times in (1, 2)]
+    assert pages[0] == pages[1]
+
+
+def test_the_span_of_logs(tmp_path: Path) -> None:
+    """Of what is whole in them: definitions have no time, damaged records none to believe."""
+    log = LogWriter(tmp_path, 1, clock=10**18)
+    receives(log, "a" * 90, np.arange(400), ts=5000 + np.arange(400))
+    paths = log.write(files=2)
+    flip_bit(paths[1], 3 + 199)
+    (found,) = survey([tmp_path]).logs
+    assert span(found) == (10**18 + 5000, 10**18 + 5398)
+    empty = LogWriter(tmp_path / "empty", 2)
+    empty.write()
+    (found,) = survey([tmp_path / "empty"]).logs
+    assert span(found) is None
+    paths[0].unlink()
+    assert span(survey([paths[1]]).logs[0]) == (10**18 + 5200, 10**18 + 5398)

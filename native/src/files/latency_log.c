@@ -273,6 +273,8 @@ static int segment_extend(struct segment *seg, uint64_t upto)
         to = seg->size;
     if (!file_is_ours(&seg->file))
         return -EBADF;
+    if (to > pn_latroom_largest())
+        return -EFBIG;
     /* On disk the blocks: a write may leave those for later.  tmpfs has nothing but its pages. */
     if (!seg->on_tmpfs)
         do
@@ -357,16 +359,18 @@ static int segment_fill(pn_latlog *log, struct segment *seg, struct pn_latlog_he
     return segment_extend(seg, 1);
 }
 
-/* No file has more than a part of the limit, so that what goes is the oldest part of what is there;
- * a smaller one where there is no room for a large one. */
+/* No file has more than a part of the limit, so that what goes is the oldest part of what is there,
+ * nor more than RLIMIT_FSIZE; a smaller one where there is no room for a large one. */
 static int size_of_next(pn_latlog *log, uint64_t *size)
 {
-    uint64_t recycled = 0;
+    uint64_t recycled = 0, largest = pn_latroom_largest();
     int rc;
 
     *size = log->next_size;
-    while (*size > PN_LATLOG_SEGMENT_MIN && *size > log->limit / PARTS)
+    while (*size > PN_LATLOG_SEGMENT_MIN && (*size > log->limit / PARTS || *size > largest))
         *size /= 4;
+    if (*size > largest)
+        return -EFBIG;
     while ((rc = pn_latroom_make(log->dir.fd, log->limit, *size, &recycled)) == -EDQUOT &&
            *size > PN_LATLOG_SEGMENT_MIN)
         *size /= 4;
@@ -494,6 +498,11 @@ static bool make_room(pn_latlog *log, const struct pn_logname *c, uint64_t ts)
         rc = rotate(log);
     if (rc == 0)
         rc = segment_extend(&log->seg, log->seg.n + needed(log, c));
+    if (rc == -EFBIG && log->seg.map != NULL) { /* the limit was lowered: a smaller file */
+        rc = rotate(log);
+        if (rc == 0)
+            rc = segment_extend(&log->seg, log->seg.n + needed(log, c));
+    }
     if (rc == 0 && ts > log->seg.anchored_ns + ANCHOR_NS)
         put_anchor(&log->seg, log->seg.map);
     log->retry_ns = rc == 0 ? 0 : ts + RETRY_NS;

@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -140,6 +141,13 @@ static struct entry *oldest(struct listing *all)
     return found;
 }
 
+uint64_t pn_latroom_largest(void)
+{
+    struct rlimit r;
+    return getrlimit(RLIMIT_FSIZE, &r) < 0 || r.rlim_cur == RLIM_INFINITY ? UINT64_MAX
+                                                                          : (uint64_t) r.rlim_cur;
+}
+
 static bool note(int dir, const struct pn_latlog_header *h)
 {
     char line[200];
@@ -153,7 +161,10 @@ static bool note(int dir, const struct pn_latlog_header *h)
                        (unsigned long long) h->log_id, h->part,
                        (unsigned long long) pn_load_relaxed(&h->committed),
                        (unsigned long long) pn_load_relaxed(&h->dropped));
-    bool whole = write(fd, line, (size_t) len) == len;
+    struct stat st;
+    bool room =
+        fstat(fd, &st) == 0 && (uint64_t) st.st_size + (uint64_t) len <= pn_latroom_largest();
+    bool whole = room && write(fd, line, (size_t) len) == len;
     close(fd);
     return whole;
 }

@@ -16,6 +16,10 @@
  */
 int pn_latroom_make(int dir, uint64_t limit, uint64_t need, uint64_t *recycled);
 
+/* How large RLIMIT_FSIZE lets a file become.  Beyond that SIGXFSZ ends a program that did not ask
+ * for it, so nothing here is written beyond it. */
+uint64_t pn_latroom_largest(void);
+
 /* Marks a new, empty file as one that is written, until its last descriptor is closed.  -EEXIST:
  * it was taken for an old one, and another name is to be tried. */
 int pn_latroom_own(int fd);

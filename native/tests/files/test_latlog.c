@@ -21,6 +21,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -550,6 +551,97 @@ static int ledger(const char *dir, uint64_t log_id, uint32_t *parts, int max)
     return n;
 }
 
+/* Files grow to that, and no further. */
+static void test_no_file_has_more_than_a_part_of_the_limit(void)
+{
+    enum { FILES = 8, PART = 16 };
+    char *dir = a_dir("parts");
+    uint64_t next = 0, total = 0, n = 3 * CAPACITY * 4;
+    struct view v[FILES];
+    pn_latlog *log;
+
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    pn_latlog_limit(log, PN_LATLOG_SEGMENT_MIN * 4 * PART + 1);
+    append_many(log, 0, n);
+    int files = views_open(dir, v, FILES);
+    CHECK(files == 4);
+    for (int i = 0; i < files; i++) {
+        uint64_t size = i == 0 ? PN_LATLOG_SEGMENT_MIN : PN_LATLOG_SEGMENT_MIN * 4;
+        CHECK(v[i].h->capacity == (size - PN_LATLOG_HEADER) / PN_LATLOG_RECORD);
+        total += check_records(&v[i], PN_LAT_SEND, &next);
+    }
+    CHECK(total == n && pn_latlog_dropped(log) == 0);
+    pn_latlog_close(log);
+    views_close(dir, v, files);
+}
+
+static void limit_files(uint64_t size)
+{
+    struct rlimit r;
+    CHECK(getrlimit(RLIMIT_FSIZE, &r) == 0);
+    r.rlim_cur = size == 0 ? r.rlim_max : size;
+    CHECK(setrlimit(RLIMIT_FSIZE, &r) == 0);
+}
+
+/* A program that has not asked for SIGXFSZ, which would end it. */
+static int limited(const char *dir)
+{
+    struct pn_latrec r = a_send(0, 5 * CAPACITY);
+    pn_atomic_u64 dropped = 0, recycled = 0;
+    struct stat st;
+    pn_latlog *log;
+
+    signal(SIGXFSZ, SIG_DFL);
+    CHECK(pn_latlog_open(dir, "seg", 1, &log) == 0);
+    pn_latlog_count_in(log, &dropped, &recycled);
+    limit_files(PN_LATLOG_SEGMENT_MIN); /* as many files as there need to be, but small ones */
+    append_many(log, 0, 3 * CAPACITY);
+    CHECK(pn_latlog_dropped(log) == 0);
+
+    char path[256]; /* room is made, though the ledger is full */
+    snprintf(path, sizeof(path), "%s/%s", dir, PN_LATROOM_LEDGER);
+    CHECK(close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600)) == 0);
+    CHECK(truncate(path, (off_t) PN_LATLOG_SEGMENT_MIN) == 0);
+    pn_latlog_limit(log, PN_LATLOG_SEGMENT_MIN * 4);
+    append_many(log, 0, 5 * CAPACITY);
+    CHECK(recycled == 4 && pn_latlog_dropped(log) == 0);
+    CHECK(stat(path, &st) == 0 && st.st_size == (off_t) PN_LATLOG_SEGMENT_MIN);
+    CHECK(unlink(path) == 0);
+    pn_latlog_limit(log, PN_LATLOG_LIMIT_DEFAULT);
+
+    limit_files(PN_LATLOG_SEGMENT_MIN - 1); /* no file is small enough */
+    append_many(log, 0, 10);
+    CHECK(pn_latlog_dropped(log) == 10);
+    limit_files(0);
+    r.ts += 3000000000u; /* a second later it tries again, and makes a large one */
+    pn_latlog_append(log, &r);
+    CHECK(pn_latlog_dropped(log) == 10);
+    limit_files(PN_LATLOG_SEGMENT_MIN); /* which is not filled now */
+    for (uint64_t i = 0; i < 2 * CAPACITY; i++)
+        pn_latlog_append(log, &r);
+    CHECK(pn_latlog_dropped(log) == 10);
+    pn_latlog_close(log);
+    return failures;
+}
+
+static void test_a_limit_of_the_process_is_no_signal(void)
+{
+    char *dir = a_dir("fsize");
+    struct view v[16];
+    int status;
+    pid_t pid = fork();
+
+    if (pid == 0)
+        _exit(limited(dir));
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    int n = views_open(dir, v, 16);
+    int large = 0;
+    for (int i = 0; i < n; i++)
+        large += v[i].h->capacity > CAPACITY;
+    CHECK(n > 4 && large == 1);
+    views_close(dir, v, n);
+}
+
 /* Of two logs the one that is written keeps its newest files, and the idle one its only one. */
 static void test_the_oldest_files_go_when_the_directory_is_full(void)
 {
@@ -858,6 +950,8 @@ static int tests_in(const char *parent)
     test_kill_in_mid_write();
     test_fork_and_abandon();
     test_without_room_records_are_dropped_and_counted();
+    test_no_file_has_more_than_a_part_of_the_limit();
+    test_a_limit_of_the_process_is_no_signal();
     test_the_oldest_files_go_when_the_directory_is_full();
     test_a_file_is_kept_while_its_process_lives();
     test_a_file_that_is_looked_at_too_early_is_made_again();
