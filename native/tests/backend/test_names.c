@@ -209,10 +209,10 @@ static void test_names_by_chance(void)
         unsigned i = (unsigned) (state >> 33) % 200;
         size_t len = (size_t) snprintf(name[i], sizeof name[i], "n%u", i);
         uint64_t hash = i % 7 + (uint64_t) i / 50 * 1000; /* many meet in the table */
-        struct pn_local_channel *found = pn_local_find(&l, hash, name[i], len);
+        struct pn_local_channel *found = pn_local_find(&l, hash, name[i], len, false);
         if (found == NULL) {
             CHECK_EQ(number[i], UINT32_MAX);
-            struct pn_local_channel *c = pn_local_add(&l, hash, name[i], len);
+            struct pn_local_channel *c = pn_local_add(&l, hash, name[i], len, false);
             CHECK(c != NULL);
             c->routes = 1;
             number[i] = pn_local_number(&l, c);
