@@ -195,7 +195,10 @@ static void forget(struct pn_local_channels *l, uint32_t number)
 
 void pn_local_begin_pattern(struct pn_local_channels *l, uint32_t number)
 {
-    l->pattern[l->npatterns++] = number;
+    uint32_t i = l->npatterns++;
+    for (; i != 0 && l->at[l->pattern[i - 1]].order > l->at[number].order; i--)
+        l->pattern[i] = l->pattern[i - 1];
+    l->pattern[i] = number;
 }
 
 void pn_local_end_pattern(struct pn_local_channels *l, uint32_t number)

@@ -32,6 +32,7 @@ struct pn_local_channel {
     uint32_t uses;              /* intents of prepared transactions */
     uint8_t routes;             /* bits 1 << enum pn_route */
     bool pattern;               /* it is one, and no channel */
+    uint64_t order;             /* of the LISTEN that it has its first route from, or will */
     bool waits;                 /* stands in `waiting` */
     uint64_t folded[PN_ROUTES]; /* in which folding (async.c) an intent was made, and which */
     uint32_t intent[PN_ROUTES];
@@ -53,6 +54,7 @@ struct pn_local_channels {
     uint32_t nfree, nwaiting;
     uint32_t *pattern; /* [npatterns], with a route, in the order of their LISTENs */
     uint32_t npatterns, pattern_names, patterns_cap; /* names: with a number; there is room */
+    uint64_t orders;                                 /* counts the LISTENs */
     uint64_t polls;                                  /* counts them, from 1 */
     uint64_t oldest;                                 /* the earliest poll that a batch still has */
     struct pn_local_reader {

@@ -10,7 +10,10 @@
 static int set_intent(struct pn_txn *txn, uint32_t local, enum pn_route route, bool listen)
 {
     struct pn_local_channel *c = &txn->conn->local.at[local];
-    if (c->folded[route] == txn->conn->foldings) {
+    bool known = c->folded[route] == txn->conn->foldings;
+    if (listen && c->routes == 0 && !(known && txn->intents[c->intent[route]].listen))
+        c->order = ++txn->conn->local.orders;
+    if (known) {
         txn->intents[c->intent[route]].listen = listen;
         return 0;
     }
