@@ -232,11 +232,12 @@ static void test_an_adversary(void)
 
 int main(void)
 {
+    test_watchdog(100);
     RUN(test_examples);
     RUN(test_characters);
     RUN(test_bytes_that_are_no_character);
     RUN(test_every_pattern_has_a_meaning);
     RUN(test_a_naive_matcher_says_the_same);
     RUN(test_an_adversary);
-    return 0;
+    return tests_done();
 }

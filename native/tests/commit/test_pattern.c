@@ -55,6 +55,15 @@ static void unlisten(pn_conn *conn, const char *pattern)
     CHECK_OK(act(conn, pn_txn_unlisten_pattern, pattern));
 }
 
+/* A new batch is told of each number that it has. */
+static bool is_told(const pn_batch *batch, uint32_t number)
+{
+    for (size_t i = 0; i < batch->nrenamed; i++)
+        if (batch->renamed[i] == number)
+            return true;
+    return false;
+}
+
 /* What comes, as "channel=payload<pattern ..."; without "<" it came by its channel. */
 static const char *read_all(pn_conn *conn)
 {
@@ -64,6 +73,8 @@ static const char *read_all(pn_conn *conn)
     text[0] = '\0';
     CHECK(pn_poll(conn, batch, 0) >= 0);
     for (size_t i = 0; i < batch->n; i++) {
+        CHECK(is_told(batch, batch->channel[i]));
+        CHECK(batch->pattern[i] < 0 || is_told(batch, (uint32_t) batch->pattern[i]));
         const char *pattern = batch->pattern[i] < 0
                                   ? NULL
                                   : pn_conn_channel(conn, (uint32_t) batch->pattern[i], NULL);
@@ -151,6 +162,20 @@ static void test_it_takes_effect_at_commit(void)
     CHECK_OK(pn_txn_commit(txn));
     CHECK_OK(test_notify(b, "c1", "after"));
     READS(a, "");
+    done();
+}
+
+/* What lies in the queue for another listener, before the LISTEN. */
+static void test_it_begins_at_its_commit(void)
+{
+    two_connections();
+    test_listen(b, "c1");
+    test_listen(a, "d");
+    CHECK_OK(test_notify(b, "d", "1"));
+    CHECK_OK(test_notify(b, "c1", "before"));
+    listen_to(a, "c*");
+    CHECK_OK(test_notify(b, "c1", "2"));
+    READS(a, "d=1 c1=2<c*");
     done();
 }
 
@@ -474,9 +499,11 @@ static void test_a_list_that_leads_nowhere_poisons(void)
 
 int main(void)
 {
+    test_watchdog(100);
     RUN(test_what_matches_is_heard_once);
     RUN(test_a_literal_channel_stays_one);
     RUN(test_it_takes_effect_at_commit);
+    RUN(test_it_begins_at_its_commit);
     RUN(test_the_first_that_was_listened_to);
     RUN(test_routes);
     RUN(test_prepared);
@@ -492,5 +519,5 @@ int main(void)
     RUN(test_broadcast);
     RUN(test_death);
     RUN(test_a_list_that_leads_nowhere_poisons);
-    return 0;
+    return tests_done();
 }
