@@ -24,7 +24,8 @@
 struct batch {
     PyObject head;
     pn_batch *core;
-    PyObject *channels; /* list of str, by number of the connection; "" for those not known */
+    PyObject *channels; /* list of str, by number of the connection; "" for those not known.
+                         * Patterns are among them */
     PyObject *gap;      /* make_gap(missed_bytes, reason, channel or None) */
     size_t skip;        /* of what is pending; 0 where there are gaps */
     uint64_t before;    /* messages of the reads before this one */
@@ -109,6 +110,7 @@ struct pn_py_view pn_py_view_of(const pn_batch *core, size_t skip, uint64_t befo
                                 .pid = (const char *) (core->pid + skip),
                                 .sender = (const char *) (core->sender + skip),
                                 .channel = (const char *) (core->channel + skip),
+                                .pattern = (const char *) (core->pattern + skip),
                                 .offset = (const char *) (core->offset + skip),
                                 .data = (const char *) core->data,
                                 .n = core->n - skip,

@@ -29,6 +29,7 @@
 struct pn_py_notify {
     PyObject head;
     PyObject *channel; /* str */
+    PyObject *pattern; /* str, or NULL: it came by its channel */
     PyObject *data;    /* bytes */
     PyObject *payload; /* str, once it was asked for */
     unsigned long long seq, sender, index;
@@ -43,12 +44,13 @@ struct pn_py_origin {
     int pid;
 };
 
-/* Takes the reference to `data`, also when it returns NULL. */
-PyObject *pn_py_notify_new(PyObject *channel, PyObject *data, const struct pn_py_origin *origin);
+/* `pattern`: or NULL.  Takes the reference to `data`, also when it returns NULL. */
+PyObject *pn_py_notify_new(PyObject *channel, PyObject *pattern, PyObject *data,
+                           const struct pn_py_origin *origin);
 
 /* The columns of n messages; seen as bytes they need not be aligned. */
 struct pn_py_view {
-    const char *seq, *sent_ns, *pid, *sender, *channel, *offset, *data;
+    const char *seq, *sent_ns, *pid, *sender, *channel, *pattern, *offset, *data;
     size_t n;
     uint64_t before; /* where their index begins */
 };

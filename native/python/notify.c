@@ -15,7 +15,8 @@ static struct pn_py_notify *self_of(PyObject *self)
     return (struct pn_py_notify *) self;
 }
 
-PyObject *pn_py_notify_new(PyObject *channel, PyObject *data, const struct pn_py_origin *origin)
+PyObject *pn_py_notify_new(PyObject *channel, PyObject *pattern, PyObject *data,
+                           const struct pn_py_origin *origin)
 {
     struct pn_py_notify *n = PyObject_New(struct pn_py_notify, notify_type);
     if (n == NULL) {
@@ -24,6 +25,7 @@ PyObject *pn_py_notify_new(PyObject *channel, PyObject *data, const struct pn_py
     }
     Py_INCREF(channel);
     n->channel = channel;
+    n->pattern = Py_XNewRef(pattern);
     n->data = data;
     n->payload = NULL;
     n->seq = origin->seq;
@@ -38,6 +40,7 @@ static void destroy(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     Py_DECREF(self_of(self)->channel);
+    Py_XDECREF(self_of(self)->pattern);
     Py_DECREF(self_of(self)->data);
     Py_XDECREF(self_of(self)->payload);
     PyObject_Free(self);
@@ -57,24 +60,31 @@ static PyObject *bytes_of(PyObject *data)
 
 static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"channel", "payload", "pid", "seq", "sent_ns", "sender", "index", NULL};
-    PyObject *channel, *payload;
+    static char *names[] = {"channel", "payload", "pid",     "seq", "sent_ns",
+                            "sender",  "index",   "pattern", NULL};
+    PyObject *channel, *payload, *pattern = Py_None;
     struct pn_py_origin origin = {0};
     (void) type;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO|iKLKK:Notify", names, &channel, &payload,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO|iKLKKO:Notify", names, &channel, &payload,
                                      &origin.pid, &origin.seq, &origin.sent_ns, &origin.sender,
-                                     &origin.index))
+                                     &origin.index, &pattern))
         return NULL;
+    if (pattern != Py_None && !PyUnicode_Check(pattern)) {
+        PyErr_SetString(PyExc_TypeError, "pattern must be str or None");
+        return NULL;
+    }
     PyObject *data = bytes_of(payload);
     if (data == NULL)
         return NULL;
     PyObject *plain = PyUnicode_FromObject(channel); /* an object of a subclass may be in a cycle */
-    if (plain == NULL) {
+    PyObject *plain_pattern = pattern == Py_None ? NULL : PyUnicode_FromObject(pattern);
+    PyObject *made = NULL;
+    if (plain == NULL || (pattern != Py_None && plain_pattern == NULL))
         Py_DECREF(data);
-        return NULL;
-    }
-    PyObject *made = pn_py_notify_new(plain, data, &origin);
-    Py_DECREF(plain);
+    else
+        made = pn_py_notify_new(plain, plain_pattern, data, &origin);
+    Py_XDECREF(plain);
+    Py_XDECREF(plain_pattern);
     return made;
 }
 
@@ -227,8 +237,9 @@ static PyObject *reduce(PyObject *self, PyObject *unused)
 {
     const struct pn_py_notify *n = self_of(self);
     (void) unused;
-    return Py_BuildValue("O(OOiKLKK)", notify_type, n->channel, n->data, n->pid, n->seq, n->sent_ns,
-                         n->sender, n->index);
+    return Py_BuildValue("O(OOiKLKKO)", notify_type, n->channel, n->data, n->pid, n->seq,
+                         n->sent_ns, n->sender, n->index,
+                         n->pattern == NULL ? Py_None : n->pattern);
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
@@ -237,6 +248,8 @@ static PyObject *reduce(PyObject *self, PyObject *unused)
 
 static PyMemberDef members[] = {
     {"channel", T_OBJECT_EX, AT(channel), READONLY, "The channel, str."},
+    {"pattern", T_OBJECT, AT(pattern), READONLY,
+     "The pattern by which it came; None: by its channel."},
     {"data", T_OBJECT_EX, AT(data), READONLY, "The payload as bytes."},
     {"pid", T_INT, AT(pid), READONLY, "The sender's process."},
     {"seq", T_ULONGLONG, AT(seq), READONLY, "Commit sequence number."},
@@ -264,13 +277,14 @@ static PyMethodDef methods[] = {
 };
 
 static const char notify_doc[] =
-    "Notify(channel, payload, pid=0, seq=0, sent_ns=0, sender=0, index=0)\n--\n\n"
+    "Notify(channel, payload, pid=0, seq=0, sent_ns=0, sender=0, index=0, pattern=None)\n--\n\n"
     "One notification, as psycopg's `Notify`: unpacks and compares as (channel, payload, pid).\n\n"
     "* `channel`: str\n"
     "* `payload`: str; `data`: the same as bytes\n"
     "* `pid`, `backend_id`: the sender's process and backend slot\n"
     "* `seq`: commit sequence number, one per commit, common to all databases\n"
-    "* `sent_ns`: CLOCK_MONOTONIC at the sender's commit, nanoseconds\n\n"
+    "* `sent_ns`: CLOCK_MONOTONIC at the sender's commit, nanoseconds\n"
+    "* `pattern`: the pattern by which it came; None: its channel is listened to itself\n\n"
     "Immutable; it hashes by its contents.";
 
 static PyType_Slot slots[] = {

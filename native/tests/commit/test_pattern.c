@@ -179,6 +179,24 @@ static void test_it_begins_at_its_commit(void)
     done();
 }
 
+/* A LISTEN of the channel that comes later takes nothing away, nor does its end. */
+static void test_the_channel_is_listened_to_later(void)
+{
+    two_connections();
+    listen_to(a, "c*");
+    CHECK_OK(test_notify(b, "c1", "1"));
+    test_listen(a, "c1");
+    CHECK_OK(test_notify(b, "c1", "2"));
+    READS(a, "c1=1<c* c1=2");
+    CHECK_OK(test_notify(b, "c1", "3"));
+    unlisten(a, "c*");
+    listen_to(a, "c*");
+    CHECK_OK(test_notify(b, "c1", "4"));
+    test_unlisten(a, "c1");
+    READS(a, "c1=4<c*");
+    done();
+}
+
 static void test_the_first_that_was_listened_to(void)
 {
     char names[64];
@@ -504,6 +522,7 @@ int main(void)
     RUN(test_a_literal_channel_stays_one);
     RUN(test_it_takes_effect_at_commit);
     RUN(test_it_begins_at_its_commit);
+    RUN(test_the_channel_is_listened_to_later);
     RUN(test_the_first_that_was_listened_to);
     RUN(test_routes);
     RUN(test_prepared);
