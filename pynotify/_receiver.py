@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from functools import cache
 from threading import RLock
 from typing import TYPE_CHECKING, Protocol
 
@@ -77,9 +78,9 @@ class Receiver(Inlet):
         #: The thread that holds it has begun to SUBSCRIBE or to UNSUBSCRIBE.
         self._changing = False
         self.handlers: list[NotifyHandler] = []
-        #: For each thread that runs handlers: the channels of what it is about to return, less
-        #: those that were unlistened since.
-        self._returning: tuple[set[str], ...] = ()
+        #: For each thread that runs handlers: channel and commit of what it is about to return,
+        #: less what is not owed any more since an UNLISTEN.
+        self._returning: tuple[set[tuple[str, int]], ...] = ()
         reset_after_fork(self)
 
     def reset_in_child(self) -> None:
@@ -107,22 +108,28 @@ class Receiver(Inlet):
         with self.lock:
             return self.reader.listening()
 
+    def listening_patterns(self) -> tuple[str, ...]:
+        """The patterns of the committed LISTENs."""
+        self.handle.check_usable()
+        with self.lock:
+            return self.reader.listening_patterns()
+
     def forget_unlistened(self) -> None:
-        """Drop what was read ahead on channels that are not listened to any more."""
+        """Drop what was read ahead and is not owed any more, by any channel or pattern."""
         with self.lock:  # another thread may have read, and not put it there yet
             self.recover()
             if not (self.backlog or self._returning):
                 return
-            listening = self.reader.listening()
-            for channels in self._returning:
-                channels.intersection_update(listening)
+            owes = cache(self.reader.owes)
+            for returning in self._returning:
+                returning.intersection_update([key for key in returning if owes(*key)])
             if self.backlog:
                 messages: list[Notify | Gap] = []
                 self.inboxes.main.take(messages, None)
                 self.backlog.extend(
                     message
                     for message in messages
-                    if isinstance(message, Gap) or message.channel in listening
+                    if isinstance(message, Gap) or owes(message.channel, message.seq)
                 )
 
     # ---- poll() --------------------------------------------------------------------------
@@ -223,28 +230,30 @@ class Receiver(Inlet):
         What is unlistened before its turn is removed from `messages`.  When this raises, the
         caller gives back what is left of them.
         """
-        channels = {message.channel for message in messages if isinstance(message, Notify)}
-        listened = len(channels)
+        returning = {
+            (message.channel, message.seq) for message in messages if isinstance(message, Notify)
+        }
+        owed = len(returning)
         at = 0
         try:
             with self.lock:
-                self._returning += (channels,)
+                self._returning += (returning,)
             while at < len(messages):
                 message = messages[at]
-                if len(channels) != listened:
-                    listened = len(channels)
-                    messages[at:] = _of(channels, messages[at:])
+                if len(returning) != owed:
+                    owed = len(returning)
+                    messages[at:] = _of(returning, messages[at:])
                     continue
                 if isinstance(message, Notify):
                     for handler in tuple(self.handlers):
                         self._run_handler(handler, message)
                 at += 1
         except BaseException:
-            messages[at:] = _of(channels, messages[at:])
+            messages[at:] = _of(returning, messages[at:])
             raise
         finally:
             with self.lock:
-                others = (other for other in self._returning if other is not channels)
+                others = (other for other in self._returning if other is not returning)
                 self._returning = tuple(others)
 
     def _run_handler(self, handler: NotifyHandler, message: Notify) -> None:
@@ -452,5 +461,7 @@ def poll_limit(maximum: int | None) -> int:
     return maximum or -1
 
 
-def _of(channels: set[str], messages: list[Notify | Gap]) -> list[Notify | Gap]:
-    return [other for other in messages if isinstance(other, Gap) or other.channel in channels]
+def _of(owed: set[tuple[str, int]], messages: list[Notify | Gap]) -> list[Notify | Gap]:
+    return [
+        other for other in messages if isinstance(other, Gap) or (other.channel, other.seq) in owed
+    ]
