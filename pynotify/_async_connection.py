@@ -36,7 +36,7 @@ from pynotify.topics._topic import AsyncTopic, topic_ref
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Iterable
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -289,6 +289,7 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         maxlen: int | None = 1024,
         overflow: str = "drop-oldest",
         skip_self: bool = False,
+        patterns: Iterable[str] = (),
     ) -> AsyncSubscription:
         """Make an `AsyncSubscription`, which listens from `async with` (or `await`) on.
 
@@ -296,10 +297,13 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         messages it keeps unread, None without a limit; beyond that `overflow` drops the oldest
         ("drop-oldest") or the newest ("drop-newest") and puts a `Gap` in their place, or lets
         this connection read nothing more until there is room ("block").
+        `patterns`: patterns as of `listen_pattern`, beside the channels or alone.
         `skip_self`: leave out what this connection itself sends.  Opening it raises
         `ActiveTransaction` inside a transaction, `InvalidChannelName`, `TooManyChannels`.
         """
-        return AsyncSubscription(self.link, channels, maxlen, overflow, skip_self=skip_self)
+        return AsyncSubscription(
+            self.link, channels, maxlen, overflow, skip_self=skip_self, patterns=patterns
+        )
 
     async def add_listener(self, channel: str, callback: Listener) -> None:
         """Call `callback(connection, pid, channel, payload)` for every message, as asyncpg does.

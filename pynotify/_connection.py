@@ -26,7 +26,7 @@ from pynotify.topics._rows import topic_names
 from pynotify.topics._topic import Topic, topic_ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
     from types import TracebackType
     from typing import Self
 
@@ -235,6 +235,7 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         maxlen: int | None = 1024,
         overflow: str = "drop-oldest",
         skip_self: bool = False,
+        patterns: Iterable[str] = (),
     ) -> Subscription:
         """Listen with a `Subscription`: an object with messages of its own, from now on.
 
@@ -242,12 +243,15 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         messages it keeps unread, None without a limit; beyond that `overflow` drops the oldest
         ("drop-oldest") or the newest ("drop-newest") and puts a `Gap` in their place, or lets
         this connection read nothing more until there is room ("block").
+        `patterns`: patterns as of `listen_pattern`, beside the channels or alone.
         `skip_self`: leave out what this connection itself sends.  Raises `ActiveTransaction`
         inside a transaction, `InvalidChannelName`, `TooManyChannels`.  Refused in a
         signal handler that interrupted subscribing.
         """
         self._registry.refuse("subscribe")
-        return Subscription(self.link, channels, maxlen, overflow, skip_self=skip_self)
+        return Subscription(
+            self.link, channels, maxlen, overflow, skip_self=skip_self, patterns=patterns
+        )
 
     # ---- transactions --------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from pynotify._batch import NotifyBatch
 from pynotify._ffi import again, ffi, lib
 from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet
-from pynotify._inbox import Inboxes
+from pynotify._inbox import Inboxes, Pattern
 from pynotify._ownership import CLOSED
 from pynotify._process import reset_after_fork
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT, Reader
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from pynotify._handle import Handle
     from pynotify._hot import Columns
-    from pynotify._inbox import Inbox
+    from pynotify._inbox import Inbox, Key
+    from pynotify._transaction import OpenTransaction
 
     NotifyHandler = Callable[[Notify], object]
 
@@ -353,9 +354,9 @@ class Receiver(Inlet):
 
     # ---- subscriptions -------------------------------------------------------------------
 
-    def subscribe(self, inbox: Inbox, channels: Iterable[str]) -> None:
+    def subscribe(self, inbox: Inbox, keys: Iterable[Key]) -> None:
         """SUBSCRIBE, committed at once, also for an inbox that has others.  May be repeated."""
-        names = tuple(dict.fromkeys(channels))
+        keys = tuple(dict.fromkeys(keys))
         with self._subscribing:
             if self._changing:  # whose UNSUBSCRIBE may be of these channels
                 raise ProgrammingError(
@@ -364,38 +365,38 @@ class Receiver(Inlet):
                 )
             try:
                 self._changing = True
-                self._subscribe(inbox, names)
+                self._subscribe(inbox, keys)
             finally:
                 self._changing = False
 
-    def _subscribe(self, inbox: Inbox, names: tuple[str, ...]) -> None:
+    def _subscribe(self, inbox: Inbox, keys: tuple[Key, ...]) -> None:
         handle, inboxes = self.handle, self.inboxes
         more = inbox in inboxes.all
-        fresh: list[str] = []
+        fresh: list[Key] = []
         if more:
-            names = tuple(name for name in names if not inbox.hears(name))
+            keys = tuple(key for key in keys if not inbox.hears(key))
         try:
             with self.lock:
                 inboxes.sweep()
                 if more:
-                    inbox.expect(names)
-                fresh = inboxes.add(inbox, names)
+                    inbox.expect(keys)
+                fresh = inboxes.add(inbox, keys)
                 self.routed = True
             # An earlier call may have been interrupted before it came to it.
-            wanted = names if more else fresh
-            in_own_transaction(handle, lambda transaction: transaction.subscribe(wanted))
+            wanted = keys if more else fresh
+            in_own_transaction(handle, lambda transaction: _subscribe(transaction, wanted))
             since = ffi.new("uint64_t *")
             handle.check(again(lambda: lib.pn_commit_seq(handle.engine(), since)))
             with self.lock:
-                inboxes.stale.difference_update(names)
+                inboxes.stale.difference_update(keys)
                 if more:
-                    inbox.expect(names, int(since[0]))
+                    inbox.expect(keys, int(since[0]))
                 else:
                     inbox.open(int(since[0]))
         except BaseException as error:
             with self.lock:
                 if more:
-                    inboxes.part(inbox, names)
+                    inboxes.part(inbox, keys)
                 else:
                     inboxes.remove(inbox)
                 # A name that is refused cannot be UNSUBSCRIBEd either, and nothing has begun.
@@ -404,19 +405,19 @@ class Receiver(Inlet):
                 self.routed = bool(inboxes.all or inboxes.stale)
             raise
 
-    def unsubscribe(self, inbox: Inbox, channels: Iterable[str] | None = None) -> None:
+    def unsubscribe(self, inbox: Inbox, keys: Iterable[Key] | None = None) -> None:
         """UNSUBSCRIBE, from all or from these; the inbox gets nothing more in any case.
 
         May be repeated.
         """
         with self._subscribing:
             with self.lock:
-                if channels is None:
+                if keys is None:
                     inbox.close()
                 else:
-                    names = tuple(channels)
-                    self.inboxes.part(inbox, names)
-                    inbox.drop(names)
+                    keys = tuple(keys)
+                    self.inboxes.part(inbox, keys)
+                    inbox.drop(keys)
             # In a signal handler that interrupted this the interrupted one goes on with it.
             if self._changing or self.handle.closed or self.handle.is_foreign:
                 return
@@ -435,7 +436,7 @@ class Receiver(Inlet):
             stale = tuple(self.inboxes.stale)
         if stale:
             try:
-                in_own_transaction(handle, lambda transaction: transaction.unsubscribe(stale))
+                in_own_transaction(handle, lambda transaction: _unsubscribe(transaction, stale))
             except InterfaceError:
                 if handle.native is CLOSED:  # since the question above
                     return False
@@ -445,6 +446,22 @@ class Receiver(Inlet):
             self.inboxes.stale.difference_update(stale)
             self.routed = bool(self.inboxes.all)
             return any(other.closed for other in self.inboxes.all)
+
+
+def _subscribe(transaction: OpenTransaction, keys: Iterable[Key]) -> None:
+    for key in keys:
+        if isinstance(key, Pattern):
+            transaction.subscribe_pattern([key.text])
+        else:
+            transaction.subscribe([key])
+
+
+def _unsubscribe(transaction: OpenTransaction, keys: Iterable[Key]) -> None:
+    for key in keys:
+        if isinstance(key, Pattern):
+            transaction.unsubscribe_pattern([key.text])
+        else:
+            transaction.unsubscribe([key])
 
 
 def _batch(columns: list[Columns], messages: Sequence[Notify | Gap]) -> NotifyBatch:

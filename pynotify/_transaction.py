@@ -188,6 +188,16 @@ class OpenTransaction:
         for name in map(encode_channel, channels):
             self._run(lib.pn_txn_subscribe(self._native, name, len(name)))
 
+    def subscribe_pattern(self, patterns: Iterable[str]) -> None:
+        """The same of patterns."""
+        for name in map(encode_pattern, patterns):
+            self._run(lib.pn_txn_subscribe_pattern(self._native, name, len(name)))
+
+    def unsubscribe_pattern(self, patterns: Iterable[str]) -> None:
+        """The same of patterns."""
+        for name in map(encode_pattern, patterns):
+            self._run(lib.pn_txn_unsubscribe_pattern(self._native, name, len(name)))
+
     def unsubscribe(self, channels: Iterable[str]) -> None:
         """Add UNLISTENs for subscriptions."""
         for name in map(encode_channel, channels):
