@@ -85,8 +85,9 @@ def run(options: argparse.Namespace) -> int:
     show = _run_command(options.exec) if options.exec else _print_lines(options)
     seen = 0
     with connect(options.name, database=options.database) as connection:
-        connection.listen(*options.channels)
-        connection.listen_pattern(*options.patterns)
+        with connection.transaction():
+            connection.listen(*options.channels)
+            connection.listen_pattern(*options.patterns)
         for message in _messages(connection, options.count, options.timeout):
             show(message)
             seen += isinstance(message, Notify)
@@ -176,7 +177,10 @@ def gap_sentence(gap: Gap) -> str:
 
 
 def as_json(message: Notify | Gap) -> dict[str, Any]:
-    """The attributes of the message; a payload that is not UTF-8 stands in payload_base64."""
+    """The attributes of the message; a payload that is not UTF-8 stands in payload_base64.
+
+    `pattern` is there when it came by one.
+    """
     if isinstance(message, Gap):
         return {
             "channel": None,
@@ -195,8 +199,9 @@ def as_json(message: Notify | Gap) -> dict[str, Any]:
         "backend_id": message.backend_id,
         "seq": message.seq,
         "sent_ns": message.sent_ns,
-        "pattern": message.pattern,
     }
+    if message.pattern is not None:
+        document["pattern"] = message.pattern
     return document
 
 
