@@ -86,6 +86,12 @@ static bool stands_for(bytes *at, bytes end, uint32_t character)
     return next_literal(at, end) == character;
 }
 
+/* The usual case of a pattern's byte: a character that stands for itself alone. */
+static inline bool is_plain(unsigned char byte)
+{
+    return byte < 0x80 && byte != '*' && byte != '?' && byte != '[' && byte != '\\';
+}
+
 bool pn_glob_matches(const char *pattern, size_t pattern_len, const char *name, size_t name_len)
 {
     bytes at = (bytes) pattern, end = at + pattern_len;
@@ -93,6 +99,11 @@ bool pn_glob_matches(const char *pattern, size_t pattern_len, const char *name, 
     bytes star = NULL,
           from = NULL; /* behind the last `*`, and where what it does not take begins */
     while (text < text_end) {
+        if (at < end && is_plain(*at) && *at == *text) {
+            at++;
+            text++;
+            continue;
+        }
         if (at < end && *at == '*') {
             while (at < end && *at == '*')
                 at++;
@@ -103,7 +114,7 @@ bool pn_glob_matches(const char *pattern, size_t pattern_len, const char *name, 
             continue;
         }
         bytes next = text;
-        if (at < end && stands_for(&at, end, next_character(&next, text_end))) {
+        if (at < end && !is_plain(*at) && stands_for(&at, end, next_character(&next, text_end))) {
             text = next;
             continue;
         }
