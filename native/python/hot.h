@@ -29,9 +29,8 @@
 struct pn_py_notify {
     PyObject head;
     PyObject *channel; /* str */
-    PyObject *pattern; /* str, or NULL: it came by its channel */
     PyObject *data;    /* bytes */
-    PyObject *payload; /* str, once it was asked for */
+    PyObject *payload; /* str, once it was asked for; or a struct by_pattern */
     unsigned long long seq, sender, index;
     long long sent_ns;
     int pid;
