@@ -55,9 +55,11 @@ class NotifyBatch:
                 gaps.append((len(kept), item))
             else:
                 kept.append(item)
+        patterns = [message.pattern for message in kept]
+        if not any(patterns):
+            patterns = []
         names = [message.channel for message in kept]
-        names += [message.pattern for message in kept if message.pattern is not None]
-        channels = list(dict.fromkeys(names))
+        channels = list(dict.fromkeys(names + [name for name in patterns if name is not None]))
         numbers = {name: number for number, name in enumerate(channels)}
         lengths = (len(message.data) for message in kept)
         columns = Columns(
@@ -66,7 +68,7 @@ class NotifyBatch:
             array("i", [message.pid for message in kept]).tobytes(),
             array("Q", [message.sender for message in kept]).tobytes(),
             array("I", [numbers[message.channel] for message in kept]).tobytes(),
-            array("i", [_number(numbers, message.pattern) for message in kept]).tobytes(),
+            array("i", [_number(numbers, pattern) for pattern in patterns]).tobytes(),
             array("Q", accumulate(lengths, initial=0)).tobytes(),
             b"".join(message.data for message in kept),
             channels,
@@ -113,7 +115,13 @@ class NotifyBatch:
     @property
     def pattern_index(self) -> npt.NDArray[np.int32]:
         """`Notify.pattern` as indices into `channels`, int32; -1 where it is None."""
-        return _column(self._columns.pattern_index, "int32")
+        column = memoryview(self._columns.pattern_index)
+        if column.nbytes:
+            return _column(column, "int32")
+        # None of them came by a pattern.
+        import numpy as np  # noqa: PLC0415
+
+        return np.broadcast_to(np.int32(-1), len(self))
 
     def payloads(self) -> list[bytes]:
         """The payloads, one after the other."""

@@ -437,7 +437,6 @@ typedef struct pn_batch {
     int32_t *backend_id; /* [n] sender's backend */
     uint64_t *sender;    /* [n] the same, and above it which claim of the slot: never used again */
     uint32_t *channel;   /* [n] for pn_conn_channel() */
-    int32_t *pattern;    /* [n] for pn_conn_channel(), or -1: pn_txn_listen_pattern() */
     uint8_t *routes;     /* [n] 1 << enum pn_route, one or both */
     uint64_t *offset;    /* [n + 1] into data */
     uint8_t *data;       /* payloads, one after the other */
@@ -447,6 +446,9 @@ typedef struct pn_batch {
     pn_gap *gap;         /* [ngaps] */
     size_t gap_cap;      /* room in gap */
     uint64_t max_data;   /* the caller's: with so many bytes in data nothing more is read; 0: any */
+    size_t by_pattern;   /* 0: no message came by a pattern, and the next is not to be looked at */
+    int32_t *pattern;    /* [n] for pn_conn_channel(), or -1: pn_txn_listen_pattern() */
+    size_t pattern_cap;  /* room in pattern */
     size_t nrenamed;    /* numbers in it that this batch did not have before, or for another name */
     uint32_t *renamed;  /* [nrenamed] */
     size_t renamed_cap; /* room in renamed */

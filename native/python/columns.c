@@ -55,9 +55,10 @@ PyObject *pn_py_message_at(const struct pn_py_view *v, PyObject *channels, size_
     uint32_t number;
     uint64_t seq, sender;
     int64_t sent_ns;
-    int32_t pid, by;
+    int32_t pid, by = -1;
     FETCH(v->channel, i, number);
-    FETCH(v->pattern, i, by);
+    if (v->pattern != NULL)
+        FETCH(v->pattern, i, by);
     FETCH(v->seq, i, seq);
     FETCH(v->sender, i, sender);
     FETCH(v->sent_ns, i, sent_ns);
@@ -111,7 +112,8 @@ static void exchange(pn_batch *a, pn_batch *b)
     ((to)->n = (from)->n, (to)->seq = (from)->seq, (to)->sent_ns = (from)->sent_ns,                \
      (to)->pid = (from)->pid, (to)->backend_id = (from)->backend_id,                               \
      (to)->sender = (from)->sender, (to)->channel = (from)->channel,                               \
-     (to)->pattern = (from)->pattern, (to)->routes = (from)->routes,                               \
+     (to)->pattern = (from)->pattern, (to)->pattern_cap = (from)->pattern_cap,                     \
+     (to)->by_pattern = (from)->by_pattern, (to)->routes = (from)->routes,                         \
      (to)->offset = (from)->offset, (to)->data = (from)->data, (to)->cap = (from)->cap,            \
      (to)->data_cap = (from)->data_cap)
     MOVE(a, b);
@@ -167,7 +169,8 @@ static int copy(struct columns *c, const struct pn_py_view *from)
     COPY(offset, 8, n + 1);
     COPY(pid, 4, n);
     COPY(channel, 4, n);
-    COPY(pattern, 4, n);
+    if (from->pattern != NULL)
+        COPY(pattern, 4, n);
     COPY(data, 1, (size_t) size);
 #undef COPY
     return 0;
@@ -224,7 +227,7 @@ static bool fit(const struct pn_py_view *v, const Py_ssize_t *size, PyObject *ch
     static const size_t width[N_COLUMNS] = {8, 8, 4, 8, 4, 4, 8, 1};
     uint64_t last = 0;
     for (int i = 0; i < OFFSETS; i++)
-        if ((size_t) size[i] != width[i] * v->n)
+        if ((size_t) size[i] != width[i] * v->n && (i != PATTERN || size[i] != 0))
             return false;
     for (size_t i = 0; i <= v->n; i++) {
         uint64_t offset;
@@ -252,6 +255,8 @@ static PyObject *construct_columns(PyTypeObject *type, PyObject *args, PyObject 
                           &v.data, &size[DATA], &PyList_Type, &channels, &before))
         return NULL;
     v.before = before;
+    if (size[PATTERN] == 0)
+        v.pattern = NULL;
     v.n = size[OFFSETS] < 8 ? 0 : (size_t) size[OFFSETS] / 8 - 1;
     if (size[OFFSETS] < 8 || size[OFFSETS] % 8 != 0 || !fit(&v, size, channels)) {
         PyErr_SetString(PyExc_ValueError, "columns that do not fit together");
@@ -282,8 +287,8 @@ static const char *extent_of(const struct columns *c, enum column which, size_t 
     FETCH(v->offset, v->n, end);
     const size_t sizes[N_COLUMNS] = {8 * v->n, 8 * v->n, 4 * v->n,       8 * v->n,
                                      4 * v->n, 4 * v->n, 8 * (v->n + 1), (size_t) end};
-    *size = sizes[which];
-    return at[which];
+    *size = at[which] == NULL ? 0 : sizes[which];
+    return at[which] == NULL ? "" : at[which];
 }
 
 static PyObject *get_column(PyObject *self, void *which)

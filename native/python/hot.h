@@ -47,7 +47,7 @@ struct pn_py_origin {
 PyObject *pn_py_notify_new(PyObject *channel, PyObject *pattern, PyObject *data,
                            const struct pn_py_origin *origin);
 
-/* The columns of n messages; seen as bytes they need not be aligned. */
+/* The columns of n messages; seen as bytes they need not be aligned.  No `pattern`: -1 of all. */
 struct pn_py_view {
     const char *seq, *sent_ns, *pid, *sender, *channel, *pattern, *offset, *data;
     size_t n;

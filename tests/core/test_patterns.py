@@ -150,6 +150,28 @@ class TestNotify:
         assert heard([*batch]) == [*zip(names, patterns, strict=True)]
         again = pynotify.NotifyBatch.from_messages([*batch])
         assert heard([*again]) == heard([*batch])
+        assert heard([*pickle.loads(pickle.dumps(batch))]) == heard([*batch])
+
+    def test_a_batch_without_any(self, conn: pynotify.Connection) -> None:
+        conn.listen("d")
+        for size in (1, 70_000):
+            conn.notify_many("d", [b"x" * (size // 10), b"y"])
+            batch = conn.poll_batch()
+            assert [*batch.pattern_index] == [-1, -1]
+            assert heard([*pickle.loads(pickle.dumps(batch))]) == [("d", None)] * 2
+        assert [*pynotify.NotifyBatch.from_messages([*batch]).pattern_index] == [-1, -1]
+
+    def test_some_of_many(self, conn: pynotify.Connection, other: pynotify.Connection) -> None:
+        """The column begins somewhere in the batch, and grows."""
+        conn.listen("d")
+        conn.listen_pattern("c*")
+        for turn in range(2):
+            expected = []
+            for number in range(300):
+                by_pattern = number % 3 == 1 and number > 100 * turn
+                other.notify("c" if by_pattern else "d", str(number))
+                expected.append("c*" if by_pattern else None)
+            assert [pattern for _, pattern in heard(conn.poll())] == expected
 
     @pytest.mark.parametrize("size", [1, 70_000], ids=["copied", "taken over"])
     def test_a_batch_keeps_its_names(

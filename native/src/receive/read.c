@@ -59,11 +59,27 @@ static int grow_columns(pn_batch *b)
     GROW_COLUMN(backend_id, cap);
     GROW_COLUMN(sender, cap);
     GROW_COLUMN(channel, cap);
-    GROW_COLUMN(pattern, cap);
     GROW_COLUMN(routes, cap);
     GROW_COLUMN(offset, cap + 1);
 #undef GROW_COLUMN
     b->cap = cap;
+    return 0;
+}
+
+/* The column is there from the first message on that came by a pattern. */
+static int put_pattern(pn_batch *b, int32_t pattern)
+{
+    if (b->n >= b->pattern_cap) {
+        int32_t *bigger = realloc(b->pattern, b->cap * sizeof *bigger);
+        if (bigger == NULL)
+            return -ENOMEM;
+        b->pattern = bigger;
+        b->pattern_cap = b->cap;
+    }
+    if (b->by_pattern == 0)
+        memset(b->pattern, 0xff, b->n * sizeof *b->pattern); /* -1 */
+    b->pattern[b->n] = pattern;
+    b->by_pattern += pattern >= 0;
     return 0;
 }
 
@@ -103,8 +119,8 @@ struct owed {
     int32_t pattern; /* or -1: as pn_batch.pattern */
 };
 
-static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
-                      const struct pn_entry_extent *extent, const struct owed *owed)
+static inline int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
+                             const struct pn_entry_extent *extent, const struct owed *owed)
 {
     size_t i = b->n, used = b->offset != NULL && i > 0 ? b->offset[i] : 0;
     uint32_t len = extent->payload_len;
@@ -115,6 +131,8 @@ static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *
         rc = grow_data(b, used + len);
     if (rc == 0 && conn->log != NULL)
         rc = keep_chan_seq(conn, i, owed->by_channel ? qe->chan_seq : 0);
+    if (rc == 0 && __builtin_expect(owed->pattern >= 0 || b->by_pattern != 0, 0))
+        rc = put_pattern(b, owed->pattern);
     if (rc != 0)
         return rc;
     if (len > 0)
@@ -125,7 +143,6 @@ static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *
     b->backend_id[i] = (int32_t) qe->srcBackend;
     b->sender[i] = (uint64_t) qe->srcGeneration << 32 | qe->srcBackend;
     b->channel[i] = owed->local;
-    b->pattern[i] = owed->pattern;
     b->routes[i] = owed->routes;
     b->offset[i] = used;
     b->offset[i + 1] = used + len;
@@ -208,8 +225,8 @@ static int number_for_now(struct pn_conn *conn, const AsyncQueueEntry *qe,
 }
 
 /* Take one entry that is owed. */
-static int hand_out(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
-                    const struct pn_entry_extent *extent, const struct owed *owed)
+static inline int hand_out(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
+                           const struct pn_entry_extent *extent, const struct owed *owed)
 {
     struct pn_local_channels *l = &conn->local;
     int rc = pn_local_hand_out(l, &l->at[owed->local], b);
@@ -220,6 +237,26 @@ static int hand_out(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe
     if (__builtin_expect(qe->kind == PN_ENTRY_GAP, 0))
         return add_gap(b, 0, PN_GAP_UPSTREAM, owed->routes, owed->local);
     return take_entry(conn, b, qe, extent, owed);
+}
+
+/* The same of an entry that patterns may be for; `routes` is what it is owed by to its channel,
+ * which is `local`, or NULL. */
+static int pass_by_patterns(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
+                            const struct pn_entry_extent *extent, QueuePosition at,
+                            const struct pn_local_channel *local, uint8_t routes)
+{
+    struct owed owed = {.routes = routes, .by_channel = routes != 0, .pattern = -1};
+    add_patterns(conn, qe, extent, at, &owed);
+    if (owed.routes == 0)
+        return 0;
+    if (local != NULL)
+        owed.local = pn_local_number(&conn->local, local);
+    else if (number_for_now(conn, qe, extent, &owed) != 0)
+        return -ENOMEM;
+    int rc = hand_out(conn, b, qe, extent, &owed);
+    if (!owed.by_channel)
+        pn_local_let_go(&conn->local, owed.local);
+    return rc;
 }
 
 /* Take one entry, if it is owed.  0; 1: it holds us back; an error. */
@@ -235,19 +272,16 @@ static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueue
         return 0;
     struct pn_local_channel *local =
         find_low(conn, qe->channel_hash, qe->data, extent->channel_len);
-    struct owed owed = {.routes = local == NULL ? 0 : routes_owed(local, at), .pattern = -1};
-    owed.by_channel = owed.routes != 0;
-    owed.local = local == NULL ? 0 : pn_local_number(&conn->local, local);
+    uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
     if (__builtin_expect(conn->local.npatterns != 0, 0))
-        add_patterns(conn, qe, extent, at, &owed);
-    if (owed.routes == 0)
+        return pass_by_patterns(conn, b, qe, extent, at, local, routes);
+    if (routes == 0)
         return 0;
-    if (local == NULL && number_for_now(conn, qe, extent, &owed) != 0)
-        return -ENOMEM;
-    int rc = hand_out(conn, b, qe, extent, &owed);
-    if (__builtin_expect(!owed.by_channel, 0))
-        pn_local_let_go(&conn->local, owed.local);
-    return rc;
+    const struct owed owed = {.routes = routes,
+                              .by_channel = true,
+                              .local = pn_local_number(&conn->local, local),
+                              .pattern = -1};
+    return hand_out(conn, b, qe, extent, &owed);
 }
 
 int pn_read_move(struct pn_conn *conn, pn_batch *b, const struct pn_read_mark *mark,

@@ -74,10 +74,9 @@ static const char *read_all(pn_conn *conn)
     CHECK(pn_poll(conn, batch, 0) >= 0);
     for (size_t i = 0; i < batch->n; i++) {
         CHECK(is_told(batch, batch->channel[i]));
-        CHECK(batch->pattern[i] < 0 || is_told(batch, (uint32_t) batch->pattern[i]));
-        const char *pattern = batch->pattern[i] < 0
-                                  ? NULL
-                                  : pn_conn_channel(conn, (uint32_t) batch->pattern[i], NULL);
+        int32_t by = batch->by_pattern == 0 ? -1 : batch->pattern[i];
+        CHECK(by < 0 || is_told(batch, (uint32_t) by));
+        const char *pattern = by < 0 ? NULL : pn_conn_channel(conn, (uint32_t) by, NULL);
         used += (size_t) snprintf(text + used, sizeof text - used, "%s%s=%.*s%s%s",
                                   i == 0 ? "" : " ", pn_conn_channel(conn, batch->channel[i], NULL),
                                   (int) (batch->offset[i + 1] - batch->offset[i]),
