@@ -310,7 +310,7 @@ static void check_channel(struct pn_segment *seg, struct report *r, uint32_t i, 
         problem(r, "I15: channel %u is not found under its name", i);
 }
 
-/* I20; `patterns` of the entries are one. */
+/* I32; `patterns` of the entries are one. */
 static void check_patterns(struct pn_segment *seg, struct report *r, uint32_t patterns)
 {
     uint32_t found = 0;
@@ -319,16 +319,16 @@ static void check_patterns(struct pn_segment *seg, struct report *r, uint32_t pa
             link <= seg->max_channels ? pn_channel_at(seg, link - 1) : NULL;
         if (e == NULL || found > seg->max_channels || e->state != PN_CHANNEL_USED ||
             !pn_is_pattern(e) || e->prev_pattern != prev) {
-            problem(r, "I20: the list of patterns is broken at its number %u", found);
+            problem(r, "I32: the list of patterns is broken at its number %u", found);
             return;
         }
         if (e->numListeners + e->staged == 0)
-            problem(r, "I20: nothing listens to the pattern in channel %u", link - 1);
+            problem(r, "I32: nothing listens to the pattern in channel %u", link - 1);
         prev = link;
         link = e->next_pattern;
     }
     if (found != patterns || seg->ctl->patterns_used != patterns)
-        problem(r, "I20: there are %u patterns, %u in the list, their number says %u", patterns,
+        problem(r, "I32: there are %u patterns, %u in the list, their number says %u", patterns,
                 found, seg->ctl->patterns_used);
 }
 

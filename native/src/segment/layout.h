@@ -49,7 +49,7 @@
  *      is the counter's value.  A counter that is not 0 has a time.
  *  I19 tail <= mem_tail <= head; [tail, mem_tail) stands in spill files, [mem_tail, head) in the
  *      ring; without spilling mem_tail == tail.  floor <= head.
- *  I20 The list of patterns has each entry that is a pattern once, and no other; each of them has a
+ *  I32 The list of patterns has each entry that is a pattern once, and no other; each of them has a
  *      listener, or a LISTEN of it is staged.
  */
 #ifndef PN_LAYOUT_H
