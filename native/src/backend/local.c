@@ -10,8 +10,8 @@
  *    each channel which one was the last to hand it out, and of each batch which one filled it.  A
  *    channel that was handed out before the earliest of these is in no batch.  One that was handed
  *    out later may be, and waits; each poll looks at those that wait.
- * 3. What was read by a pattern is of a channel that is not listened to: it gets a number while it is
- *    handed out, and waits at once.
+ * 3. What was read by a pattern is of a channel that is not listened to: that gets a number while
+ *    it is handed out, and waits at once.
  * 4. A reader that keeps names by number is told which it has to look up: those of the batch whose
  *    naming is not the one that the batch knows.  Namings are counted for the whole process, since
  *    one batch may serve several connections.

@@ -196,7 +196,10 @@ static void test_a_prepared_transaction_keeps_its_names(void)
     }
 }
 
-/* Against a plain list, with patterns and channels of one name and hash; the table's gaps close, and the lowest number is given out first. */
+/*
+ * Against a plain list, with patterns and channels of one name and hash; the table's gaps close,
+ * and the lowest number is given out first.
+ */
 static void test_names_by_chance(void)
 {
     struct pn_local_channels l = {0};

@@ -1,4 +1,4 @@
-/* Patterns: examples, a naive matcher that says the same, and names that an adversary would take. */
+/* Patterns: examples, a naive matcher that says the same, and what an adversary would take. */
 #include "harness.h"
 
 #include <stdbool.h>
