@@ -99,7 +99,12 @@ class Reader:
         return tuple(self._names(lib.pn_conn_listening_patterns))
 
     def owes(self, channel: str, seq: int) -> bool:
-        """Whether a message of that commit would be owed to LISTEN, if it were read now."""
+        """Whether a message of that commit would be owed to LISTEN, if it were read now.
+
+        Of a channel that is not UTF-8 the bytes are not known here: it counts as owed.
+        """
+        if "\\x" in channel:
+            return True
         name = encode_channel(channel)
         return bool(check(lib.pn_conn_owes(self._handle.native, name, len(name), seq)))
 

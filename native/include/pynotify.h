@@ -314,8 +314,8 @@ int pn_txn_subscribe(pn_txn *txn, const char *channel, size_t channel_len);
 int pn_txn_unsubscribe(pn_txn *txn, const char *channel, size_t channel_len);
 
 /*
- * The same four for a pattern: every channel that it matches is listened to, pn_pattern_matches() says
- * which these are.  A pattern follows the rules for channels, and is none: a channel of the same
+ * The same four for a pattern: every channel that it matches is listened to; pn_pattern_matches()
+ * says which these are.  A pattern follows the rules for channels, and is none: a channel of the same
  * name is another thing.  A message is read once, whatever it is owed by, and pn_batch.pattern says
  * which pattern that was: -1 where its channel is listened to itself, else the first that matches,
  * in the order of their LISTENs; of a message that is for SUBSCRIBE alone, that of its SUBSCRIBEs.
