@@ -21,7 +21,7 @@ from pynotify._closing import ClosedByAsyncWith, Opening
 from pynotify._ffi import lib
 from pynotify._generation import AsyncGeneration
 from pynotify._handle import Handle, LatencyLog
-from pynotify._listeners import count_listeners, listened_channels
+from pynotify._listeners import count_listeners, listened_channels, listened_patterns
 from pynotify._off_loop import BackgroundTasks, OffLoop, end_of, in_thread
 from pynotify._receiver import poll_limit
 from pynotify._segments import map_segment, repeat_while_unlinked
@@ -36,7 +36,7 @@ from pynotify.topics._topic import AsyncTopic, topic_ref
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Iterable
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -211,8 +211,30 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         if channels:
             await self._in_transaction(lambda transaction: transaction.unlisten(channels))
 
+    async def listen_pattern(self, *patterns: str) -> None:
+        """Listen to all channels that match one of the patterns, from the commit on.
+
+        A pattern is as in Redis: `*` stands for any characters, `?` for one, `[abc]` or `[a-z]` for
+        one of a set, `[^abc]` for one of all others; a backslash takes away the meaning of the
+        character behind it.  Everything else is as with `listen`, and either all patterns are
+        listened to or none.  A notification is received once, also when several patterns match:
+        `Notify.pattern` is the one that was listened to first, or None when its channel is
+        listened to itself.  Raises `InvalidChannelName`, and at commit `TooManyChannels`: a pattern
+        counts as a channel.
+        """
+        if patterns:
+            await self._in_transaction(lambda transaction: transaction.listen_pattern(patterns))
+
+    async def unlisten_pattern(self, *patterns: str) -> None:
+        """Stop listening to the patterns, from the commit on, as `unlisten` does of channels.
+
+        What another pattern matches, or a LISTEN is for, is received all the same.
+        """
+        if patterns:
+            await self._in_transaction(lambda transaction: transaction.unlisten_pattern(patterns))
+
     async def unlisten_all(self) -> None:
-        """Stop listening to all channels, from the commit on (UNLISTEN *).
+        """Stop listening to all channels and patterns, from the commit on (UNLISTEN *).
 
         Subscriptions are not touched.
         """
@@ -226,8 +248,13 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         self._off_loop.check_loop()
         return self._receiver.listening_channels()
 
+    async def listening_patterns(self) -> tuple[str, ...]:
+        """The patterns of the committed LISTENs, the one that was listened to first in front."""
+        self._off_loop.check_loop()
+        return self._receiver.listening_patterns()
+
     async def listeners(self, channel: str) -> int:
-        """How many connections listen to the channel now, bridges apart.
+        """How many connections listen to the channel itself now, bridges apart.
 
         A process that was killed counts until its slot is free, which is soon.  Raises
         `InvalidChannelName`, `LockTimeout`.
@@ -242,6 +269,13 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         """
         return await self._off_loop.retry(lambda: listened_channels(self._handle, prefix))
 
+    async def patterns(self, prefix: str = "") -> dict[str, int]:
+        """The patterns that are listened to in this database, and by how many connections.
+
+        Only those that begin with `prefix`; otherwise as `channels`.
+        """
+        return await self._off_loop.retry(lambda: listened_patterns(self._handle, prefix))
+
     async def _in_transaction(self, action: Callable[[OpenTransaction], None]) -> None:
         transaction = self._registry.current()
         if transaction is not None:
@@ -255,6 +289,7 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         maxlen: int | None = 1024,
         overflow: str = "drop-oldest",
         skip_self: bool = False,
+        patterns: Iterable[str] = (),
     ) -> AsyncSubscription:
         """Make an `AsyncSubscription`, which listens from `async with` (or `await`) on.
 
@@ -262,10 +297,13 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         messages it keeps unread, None without a limit; beyond that `overflow` drops the oldest
         ("drop-oldest") or the newest ("drop-newest") and puts a `Gap` in their place, or lets
         this connection read nothing more until there is room ("block").
+        `patterns`: patterns as of `listen_pattern`, beside the channels or alone.
         `skip_self`: leave out what this connection itself sends.  Opening it raises
         `ActiveTransaction` inside a transaction, `InvalidChannelName`, `TooManyChannels`.
         """
-        return AsyncSubscription(self.link, channels, maxlen, overflow, skip_self=skip_self)
+        return AsyncSubscription(
+            self.link, channels, maxlen, overflow, skip_self=skip_self, patterns=patterns
+        )
 
     async def add_listener(self, channel: str, callback: Listener) -> None:
         """Call `callback(connection, pid, channel, payload)` for every message, as asyncpg does.

@@ -9,14 +9,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from pynotify._closing import ClosedByAsyncWith
-from pynotify._inbox import Inbox
+from pynotify._inbox import Inbox, keys_of
 from pynotify._task_waiter import TaskWaiter
 from pynotify._time import nanoseconds
 from pynotify._types import Notify
 from pynotify.errors import Error, InterfaceError, Timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Awaitable, Callable, Generator, Iterable
     from typing import Any, Self
 
     from pynotify._link import TaskLink
@@ -29,7 +29,7 @@ logger = logging.getLogger("pynotify")
 
 
 class AsyncSubscription(ClosedByAsyncWith):
-    """Messages of some channels, for tasks.
+    """Messages of some channels and patterns, for tasks.
 
     Made by `AsyncConnection.subscribe`; it listens from `async with` on, or from
     `await conn.subscribe(...)`.  Each message is returned once, to the task that has waited
@@ -44,19 +44,28 @@ class AsyncSubscription(ClosedByAsyncWith):
         overflow: str,
         *,
         skip_self: bool,
+        patterns: Iterable[str] = (),
     ) -> None:
-        if not channels:
-            raise TypeError("a subscription needs at least one channel")
+        keys = keys_of(channels, patterns)
+        if not keys:
+            raise TypeError("a subscription needs at least one channel or pattern")
         self._link = link
         self._receiver = link.receiver
-        self._channels = tuple(dict.fromkeys(channels))
+        self._keys = keys
         self._inbox = Inbox(maxlen, overflow, link.handle.backend_id if skip_self else None)
         self._opened = self._closed = False
 
     @property
     def channels(self) -> tuple[str, ...]:
         """The channels it listens to."""
-        return self._inbox.channels if self._opened else self._channels
+        keys = self._inbox.keys if self._opened else self._keys
+        return tuple(key for key in keys if isinstance(key, str))
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns it listens to."""
+        keys = self._inbox.keys if self._opened else self._keys
+        return tuple(key.text for key in keys if not isinstance(key, str))
 
     @property
     def pending(self) -> int:
@@ -83,7 +92,8 @@ class AsyncSubscription(ClosedByAsyncWith):
         nanoseconds(timeout)
         message = await self._receive(timeout)
         if message is None:
-            raise Timeout(f"nothing came on {', '.join(self.channels)} in {timeout} s")
+            names = ", ".join((*self.channels, *self.patterns))
+            raise Timeout(f"nothing came on {names} in {timeout} s")
         return message
 
     def start(self, handler: Handler, *, on_error: ErrorHandler | None = None) -> SubscriptionTask:
@@ -97,25 +107,27 @@ class AsyncSubscription(ClosedByAsyncWith):
         """
         return SubscriptionTask(self, self._receive, handler, on_error)
 
-    async def add(self, *channels: str) -> None:
-        """Listen to more channels: to what is committed from now on.
+    async def add(self, *channels: str, patterns: Iterable[str] = ()) -> None:
+        """Listen to more channels and patterns: to what is committed from now on.
 
         Those that it listens to already change nothing.  Errors as `AsyncConnection.subscribe`;
         then none is added.  In a transaction of the calling task `ActiveTransaction`.
         """
         self._check_open()
         self._link.transactions.refuse("subscribe")
-        await self._link.off_loop.retry(lambda: self._receiver.subscribe(self._inbox, channels))
+        keys = keys_of(channels, patterns)
+        await self._link.off_loop.retry(lambda: self._receiver.subscribe(self._inbox, keys))
 
-    async def discard(self, *channels: str) -> None:
-        """Listen to these channels no more; what is unread of them is gone.
+    async def discard(self, *channels: str, patterns: Iterable[str] = ()) -> None:
+        """Listen to these channels and patterns no more; what is unread of them is gone.
 
-        Those that it does not listen to change nothing.  A subscription without channels stays
-        open, for `add`.
+        Those that it does not listen to change nothing.  A subscription to nothing stays open, for
+        `add`.
         """
         self._check_open()
         self._link.transactions.refuse("unsubscribe")
-        await self._link.off_loop.retry(lambda: self._receiver.unsubscribe(self._inbox, channels))
+        keys = keys_of(channels, patterns)
+        await self._link.off_loop.retry(lambda: self._receiver.unsubscribe(self._inbox, keys))
         self._receiver.room_made()
 
     async def close(self) -> None:
@@ -138,7 +150,7 @@ class AsyncSubscription(ClosedByAsyncWith):
         def subscribe() -> None:
             if self._opened or self._closed:
                 raise InterfaceError("the subscription was used already", hint="Subscribe again.")
-            self._receiver.subscribe(self._inbox, self._channels)
+            self._receiver.subscribe(self._inbox, self._keys)
             self._opened = True
 
         await self._link.off_loop.retry(subscribe)
@@ -229,7 +241,8 @@ class AsyncSubscription(ClosedByAsyncWith):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.pending} pending, {self.dropped} dropped"
-        return f"<pynotify.AsyncSubscription to {', '.join(self.channels)} ({state})>"
+        names = ", ".join((*self.channels, *self.patterns))
+        return f"<pynotify.AsyncSubscription to {names} ({state})>"
 
 
 class SubscriptionTask:

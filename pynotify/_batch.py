@@ -26,6 +26,10 @@ def _column(data: Buffer, dtype: str) -> npt.NDArray[Any]:
     return np.frombuffer(memoryview(data), dtype)
 
 
+def _number(numbers: dict[str, int], pattern: str | None) -> int:
+    return -1 if pattern is None else numbers[pattern]
+
+
 class NotifyBatch:
     """What one call of `Connection.poll_batch` returned, as columns of length `len(batch)`.
 
@@ -35,8 +39,8 @@ class NotifyBatch:
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        #: Names of the channels, for `channel_index` of this batch: another one may number them
-        #: otherwise, once a channel was unlistened.
+        #: Names of the channels, and of patterns, for `channel_index` and `pattern_index` of this
+        #: batch: another one may number them otherwise.
         self.channels = columns.channels
         #: (index, Gap): the gap lies before the message of that index.
         self.gaps: list[tuple[int, Gap]] = []
@@ -51,7 +55,11 @@ class NotifyBatch:
                 gaps.append((len(kept), item))
             else:
                 kept.append(item)
-        channels = list(dict.fromkeys(message.channel for message in kept))
+        patterns = [message.pattern for message in kept]
+        if not any(patterns):
+            patterns = []
+        names = [message.channel for message in kept]
+        channels = list(dict.fromkeys(names + [name for name in patterns if name is not None]))
         numbers = {name: number for number, name in enumerate(channels)}
         lengths = (len(message.data) for message in kept)
         columns = Columns(
@@ -60,6 +68,7 @@ class NotifyBatch:
             array("i", [message.pid for message in kept]).tobytes(),
             array("Q", [message.sender for message in kept]).tobytes(),
             array("I", [numbers[message.channel] for message in kept]).tobytes(),
+            array("i", [_number(numbers, pattern) for pattern in patterns]).tobytes(),
             array("Q", accumulate(lengths, initial=0)).tobytes(),
             b"".join(message.data for message in kept),
             channels,
@@ -102,6 +111,17 @@ class NotifyBatch:
     def channel_index(self) -> npt.NDArray[np.uint32]:
         """Indices into `channels`, uint32."""
         return _column(self._columns.channel_index, "uint32")
+
+    @property
+    def pattern_index(self) -> npt.NDArray[np.int32]:
+        """`Notify.pattern` as indices into `channels`, int32; -1 where it is None."""
+        column = memoryview(self._columns.pattern_index)
+        if column.nbytes:
+            return _column(column, "int32")
+        # None of them came by a pattern.
+        import numpy as np  # noqa: PLC0415
+
+        return np.broadcast_to(np.int32(-1), len(self))
 
     def payloads(self) -> list[bytes]:
         """The payloads, one after the other."""

@@ -13,7 +13,7 @@ from pynotify._block import Block, watched
 from pynotify._closing import ClosedByWith
 from pynotify._generation import Generation
 from pynotify._hot import Notifier
-from pynotify._listeners import count_listeners, listened_channels
+from pynotify._listeners import count_listeners, listened_channels, listened_patterns
 from pynotify._process import process
 from pynotify._receiver import poll_limit
 from pynotify._registry import ThreadTransactions
@@ -26,7 +26,7 @@ from pynotify.topics._rows import topic_names
 from pynotify.topics._topic import Topic, topic_ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable
     from types import TracebackType
     from typing import Self
 
@@ -158,8 +158,30 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         if channels:
             self._in_transaction(lambda transaction: transaction.unlisten(channels))
 
+    def listen_pattern(self, *patterns: str) -> None:
+        """Listen to all channels that match one of the patterns, from the commit on.
+
+        A pattern is as in Redis: `*` stands for any characters, `?` for one, `[abc]` or `[a-z]` for
+        one of a set, `[^abc]` for one of all others; a backslash takes away the meaning of the
+        character behind it.  Everything else is as with `listen`, and either all patterns are
+        listened to or none.  A notification is received once, also when several patterns match:
+        `Notify.pattern` is the one that was listened to first, or None when its channel is
+        listened to itself.  Raises `InvalidChannelName`, and at commit `TooManyChannels`: a pattern
+        counts as a channel.
+        """
+        if patterns:
+            self._in_transaction(lambda transaction: transaction.listen_pattern(patterns))
+
+    def unlisten_pattern(self, *patterns: str) -> None:
+        """Stop listening to the patterns, from the commit on, as `unlisten` does of channels.
+
+        What another pattern matches, or a LISTEN is for, is received all the same.
+        """
+        if patterns:
+            self._in_transaction(lambda transaction: transaction.unlisten_pattern(patterns))
+
     def unlisten_all(self) -> None:
-        """Stop listening to all channels, from the commit on (UNLISTEN *).
+        """Stop listening to all channels and patterns, from the commit on (UNLISTEN *).
 
         Subscriptions are not touched.
         """
@@ -172,8 +194,12 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         """
         return self._receiver.listening_channels()
 
+    def listening_patterns(self) -> tuple[str, ...]:
+        """The patterns of the committed LISTENs, the one that was listened to first in front."""
+        return self._receiver.listening_patterns()
+
     def listeners(self, channel: str) -> int:
-        """How many connections listen to the channel now, bridges apart.
+        """How many connections listen to the channel itself now, bridges apart.
 
         A process that was killed counts until its slot is free, which is soon.  Raises
         `InvalidChannelName`, `LockTimeout`.
@@ -187,6 +213,13 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         snapshot: the writer lock is given back in between.  Raises `LockTimeout`.
         """
         return listened_channels(self._handle, prefix)
+
+    def patterns(self, prefix: str = "") -> dict[str, int]:
+        """The patterns that are listened to in this database, and by how many connections.
+
+        Only those that begin with `prefix`; otherwise as `channels`.
+        """
+        return listened_patterns(self._handle, prefix)
 
     def _in_transaction(self, action: Callable[[OpenTransaction], None]) -> None:
         """Run `action` in the thread's transaction, or else in one of its own."""
@@ -202,6 +235,7 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         maxlen: int | None = 1024,
         overflow: str = "drop-oldest",
         skip_self: bool = False,
+        patterns: Iterable[str] = (),
     ) -> Subscription:
         """Listen with a `Subscription`: an object with messages of its own, from now on.
 
@@ -209,12 +243,15 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         messages it keeps unread, None without a limit; beyond that `overflow` drops the oldest
         ("drop-oldest") or the newest ("drop-newest") and puts a `Gap` in their place, or lets
         this connection read nothing more until there is room ("block").
+        `patterns`: patterns as of `listen_pattern`, beside the channels or alone.
         `skip_self`: leave out what this connection itself sends.  Raises `ActiveTransaction`
         inside a transaction, `InvalidChannelName`, `TooManyChannels`.  Refused in a
         signal handler that interrupted subscribing.
         """
         self._registry.refuse("subscribe")
-        return Subscription(self.link, channels, maxlen, overflow, skip_self=skip_self)
+        return Subscription(
+            self.link, channels, maxlen, overflow, skip_self=skip_self, patterns=patterns
+        )
 
     # ---- transactions --------------------------------------------------------------------
 

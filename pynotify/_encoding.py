@@ -21,6 +21,21 @@ channel_cache: dict[str, bytes] = {}
 _CHANNEL_CACHE_SIZE = 4096
 
 
+def encode_pattern(pattern: str) -> bytes:
+    """The same as `encode_channel` of a pattern."""
+    if not isinstance(pattern, str):
+        raise TypeError(f"pattern must be a str, not {type(pattern).__name__}")
+    try:
+        encoded = str.encode(pattern)
+    except UnicodeEncodeError as error:
+        raise InvalidChannelName(
+            f"pattern name cannot be encoded as UTF-8: {error.reason}"
+        ) from error
+    if b"\0" in encoded:
+        raise InvalidChannelName("pattern name cannot contain a NUL byte")
+    return encoded
+
+
 def encode_channel(channel: str) -> bytes:
     """The name as UTF-8, without NUL, which ends it; its length is the core's to judge."""
     if not isinstance(channel, str):

@@ -110,6 +110,7 @@ class Engine(ClosedByWith):
             mem_tail=stat.mem_tail,
             tail_holder_pid=stat.tail_holder_pid or None,
             channels=stat.channels,
+            patterns=stat.patterns,
             subscriptions=stat.subscriptions,
             generations=stat.generations,
             backends=[_backend_stat(rows[i]) for i in range(stat.backends)],
@@ -138,6 +139,13 @@ class Engine(ClosedByWith):
         """
         self._check_usable()
         return channels_of_all(self._in_time(timeout), database, prefix)
+
+    def patterns(
+        self, database: str | None = None, prefix: str = "", *, timeout: float = _LOCK_TIMEOUT
+    ) -> list[ListenedChannel]:
+        """The patterns that are listened to, as `channels` says it of channels."""
+        self._check_usable()
+        return channels_of_all(self._in_time(timeout), database, prefix, patterns=True)
 
     def _in_time(self, seconds: float) -> Callable[..., int]:
         """Calls the core with the engine, and waits only so long for the writer lock.

@@ -17,6 +17,7 @@ class Notify:
     * `pid`, `backend_id`: the sender's process and backend slot
     * `seq`: commit sequence number, one per commit, common to all databases
     * `sent_ns`: CLOCK_MONOTONIC at the sender's commit, nanoseconds
+    * `pattern`: the pattern by which it came; None: its channel is listened to itself
 
     Immutable; it hashes by its contents.
     """
@@ -28,6 +29,7 @@ class Notify:
     seq: Final[int]
     sent_ns: Final[int]
     sender: Final[int]
+    pattern: Final[str | None]
     def __init__(
         self,
         channel: str,
@@ -37,6 +39,7 @@ class Notify:
         sent_ns: int = 0,
         sender: int = 0,
         index: int = 0,
+        pattern: str | None = None,
     ) -> None: ...
     @property
     def payload(self) -> str:
@@ -157,6 +160,7 @@ class Columns:
         pid: bytes,
         sender: bytes,
         channel_index: bytes,
+        pattern_index: bytes,
         offsets: bytes,
         blob: bytes,
         channels: list[str],
@@ -173,6 +177,8 @@ class Columns:
     def sender(self) -> Buffer: ...
     @property
     def channel_index(self) -> Buffer: ...
+    @property
+    def pattern_index(self) -> Buffer: ...
     @property
     def blob(self) -> Buffer: ...
     @property

@@ -19,21 +19,53 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import repeat, starmap
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pynotify._encoding import encode_channel, encode_pattern
 from pynotify._ffi import lib
 from pynotify._types import Gap, Notify
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import TypeAlias
 
-__all__ = ["OVERFLOW", "Inbox", "Inboxes", "MainInbox", "Waiter"]
+__all__ = ["OVERFLOW", "Inbox", "Inboxes", "Key", "MainInbox", "Pattern", "Waiter", "keys_of"]
 
 OVERFLOW = ("drop-oldest", "drop-newest", "block")
 
 _LISTEN = 1 << lib.PN_ROUTE_LISTEN
 _SUBSCRIBE = 1 << lib.PN_ROUTE_SUBSCRIBE
 _NEVER = 1 << 64
+#: So many channels that were heard by patterns are known by name; beyond that all are forgotten.
+_REMEMBERED = 4096
+
+
+class Pattern(NamedTuple):
+    """A pattern among the names that a subscription listens to; no channel equals it."""
+
+    text: str
+
+    def matches(self, channel: str) -> bool:
+        """Whether the channel is one of its."""
+        pattern, name = encode_pattern(self.text), encode_channel(channel)
+        return bool(lib.pn_pattern_matches(pattern, len(pattern), name, len(name)))
+
+
+#: A channel, or a pattern.
+Key: TypeAlias = str | Pattern
+
+
+def keys_of(channels: Iterable[str], patterns: Iterable[str]) -> tuple[Key, ...]:
+    """Channels and patterns, each once.
+
+    Raises `TypeError`, `InvalidChannelName` for what cannot be a pattern.
+    """
+    if isinstance(patterns, str):
+        raise TypeError("patterns must be an iterable of patterns, not one pattern")
+    found = tuple(map(Pattern, patterns))
+    for pattern in found:
+        encode_pattern(pattern.text)
+    return tuple(dict.fromkeys((*channels, *found)))
 
 
 class Waiter(Protocol):
@@ -91,7 +123,8 @@ class Inbox:
         self.messages: deque[Notify | Gap] = deque()
         self.waiters: list[Waiter] = []
         self.closed = False
-        self.channels: tuple[str, ...] = ()
+        #: What it listens to.
+        self.keys: tuple[Key, ...] = ()
         #: Messages that overflow dropped.
         self.dropped = 0
         #: Messages among `messages`.
@@ -100,8 +133,8 @@ class Inbox:
         self.blocks = overflow == "block" and maxlen is not None
         #: Nothing of this commit or an earlier one is owed; None once that is past.
         self._since: int | None = _NEVER
-        #: The same of channels that were added later, until it is past.
-        self._added: dict[str, int] = {}
+        #: The same of channels that were added later, until it is past; of patterns for good.
+        self._added: dict[Key, int] = {}
         self._maxlen = maxlen
         self._overflow = overflow
         self._skip_backend = skip_backend
@@ -113,6 +146,16 @@ class Inbox:
         if not self.blocks or self._maxlen is None or self.closed:
             return None
         return self._maxlen - self.held
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The channels among `keys`."""
+        return tuple(key for key in self.keys if isinstance(key, str))
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns among `keys`."""
+        return tuple(key.text for key in self.keys if isinstance(key, Pattern))
 
     def put(self, message: Notify | Gap) -> None:
         """Hand a message to the first waiter, or keep it."""
@@ -164,20 +207,33 @@ class Inbox:
         """Begin: everything is owed that comes after commit `since`."""
         self._since = since
 
-    def hears(self, channel: str) -> bool:
-        """Whether the channel is one of its, and from some commit on."""
-        return channel in self.channels and self._added.get(channel) != _NEVER
+    def hears(self, key: Key) -> bool:
+        """Whether it is one of its, and from some commit on."""
+        return key in self.keys and self._added.get(key) != _NEVER
 
-    def expect(self, channels: Iterable[str], since: int = _NEVER) -> None:
-        """Owe everything of these channels that comes after commit `since`."""
-        self._added.update(dict.fromkeys(channels, since))
+    def expect(self, keys: Iterable[Key], since: int = _NEVER) -> None:
+        """Owe everything of these that comes after commit `since`."""
+        self._added.update(dict.fromkeys(keys, since))
 
-    def drop(self, channels: Iterable[str]) -> None:
-        """Keep no message of these channels."""
-        messages, names = self.messages, frozenset(channels)
+    def rank(self, key: Key) -> int:
+        """A channel comes before patterns, and these in the order in which it got them."""
+        return -1 if isinstance(key, str) else self.keys.index(key)
+
+    def key_of(self, message: Notify, keys: Iterable[Key]) -> Key | None:
+        """The first of these keys, all of which fit, by which the message is owed."""
+        started = (key for key in keys if message.seq > self._added.get(key, -1))
+        return next(started, None)
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Keep no message that only these were for; they are not among its keys any more."""
+        messages, gone, left = self.messages, frozenset(keys), frozenset(self.keys)
         for at in range(len(messages) - 1, -1, -1):
             message = messages[at]
-            if isinstance(message, Notify) and message.channel in names:
+            if not isinstance(message, Notify) or _key_of(message) not in gone:
+                continue
+            others = (Pattern(pattern) for pattern in self.patterns)
+            fitting = [pattern for pattern in others if pattern.matches(message.channel)]
+            if self.key_of(message, left & {message.channel, *fitting}) is None:
                 self.held -= 1
                 del messages[at]
 
@@ -212,11 +268,12 @@ class Inbox:
             if message.seq <= self._since:
                 return False
             self._since = None
-        added = self._added.get(message.channel) if self._added else None
+        added = self._added.get(_key_of(message)) if self._added else None
         if added is not None:
             if message.seq <= added:
                 return False
-            self._added.pop(message.channel, None)
+            if not self.patterns:  # else it has to be told apart by which a message is owed
+                self._added.pop(message.channel, None)
         return self._skip_backend is None or message.backend_id != self._skip_backend
 
     def _keep(self, message: Notify | Gap) -> None:
@@ -265,6 +322,28 @@ class Inbox:
         self._latest = message
 
 
+def _key_of(message: Notify) -> Key:
+    """By which it came."""
+    return message.channel if message.pattern is None else Pattern(message.pattern)
+
+
+def _labelled(message: Notify, key: Key) -> Notify:
+    """The message, as it comes by the key."""
+    pattern = None if isinstance(key, str) else key.text
+    if message.pattern == pattern:
+        return message
+    return Notify(
+        message.channel,
+        message.data,
+        message.pid,
+        message.seq,
+        message.sent_ns,
+        message.sender,
+        message.order[1],
+        pattern,
+    )
+
+
 def _is_older(one: Notify | Gap, other: Notify | Gap) -> bool:
     if isinstance(one, Notify) and isinstance(other, Notify):
         return one.order < other.order
@@ -290,48 +369,60 @@ class Inboxes:
         #: Read, and not yet put where it belongs; with its routes.
         self.arrived: deque[tuple[Notify | Gap, int]] = deque()
         # Tuples, since a subscription may be closed while one of them is gone through.
-        self._by_channel: dict[str, tuple[Inbox, ...]] = {}
+        self._by_key: dict[Key, tuple[Inbox, ...]] = {}
+        #: Patterns among these; and, where there are some, which inboxes hear a channel that came.
+        self._patterns: tuple[Pattern, ...] = ()
+        self._hearers: dict[str, tuple[tuple[Inbox, tuple[Key, ...]], ...]] = {}
+        #: What was put last, as it comes by each pattern: put again, it must be the same object.
+        self._last: tuple[Notify | Gap | None, dict[Key, Notify]] = (None, {})
         #: Those for which reading has to stop when they are full.
         self.blocking: tuple[Inbox, ...] = ()
-        #: SUBSCRIBEd channels that none of them has any more.
-        self.stale: set[str] = set()
+        #: What is SUBSCRIBEd, and none of them has any more.
+        self.stale: set[Key] = set()
 
-    def add(self, inbox: Inbox, channels: Iterable[str]) -> list[str]:
-        """Returns the channels that no inbox had before.  It may be there, with others."""
-        names = tuple(channels)
-        inbox.channels += tuple(channel for channel in names if channel not in inbox.channels)
+    def add(self, inbox: Inbox, keys: Iterable[Key]) -> list[Key]:
+        """Returns those that no inbox had before.  It may be there, with others."""
+        keys = tuple(keys)
+        inbox.keys += tuple(key for key in keys if key not in inbox.keys)
         self.all.add(inbox)
         if inbox.blocks and inbox not in self.blocking:
             self.blocking += (inbox,)
-        fresh = [channel for channel in names if channel not in self._by_channel]
-        for channel in names:
-            found = self._by_channel.get(channel, ())
+        fresh = [key for key in keys if key not in self._by_key]
+        for key in keys:
+            found = self._by_key.get(key, ())
             if inbox not in found:
-                self._by_channel[channel] = (*found, inbox)
+                self._by_key[key] = (*found, inbox)
+        self._changed()
         return fresh
 
     def remove(self, inbox: Inbox) -> None:
         """What no inbox has any more is `stale`."""
         self.all.discard(inbox)
         self.blocking = tuple(other for other in self.blocking if other is not inbox)
-        self._without(inbox, inbox.channels)
+        self._without(inbox, inbox.keys)
 
-    def part(self, inbox: Inbox, channels: Iterable[str]) -> None:
-        """The same of some of its channels."""
-        names = tuple(channels)
-        inbox.channels = tuple(channel for channel in inbox.channels if channel not in names)
-        self._without(inbox, names)
+    def part(self, inbox: Inbox, keys: Iterable[Key]) -> None:
+        """The same of some of its keys."""
+        keys = tuple(keys)
+        inbox.keys = tuple(key for key in inbox.keys if key not in keys)
+        self._without(inbox, keys)
 
-    def _without(self, inbox: Inbox, channels: Iterable[str]) -> None:
-        for channel in channels:
-            found = self._by_channel.get(channel, ())
+    def _without(self, inbox: Inbox, keys: Iterable[Key]) -> None:
+        for key in keys:
+            found = self._by_key.get(key, ())
             left = tuple(other for other in found if other is not inbox)
             if left:
-                self._by_channel[channel] = left
+                self._by_key[key] = left
             elif found:
                 # An exception may come after each call: then both have happened.
-                del self._by_channel[channel]
-                self.stale.add(channel)
+                del self._by_key[key]
+                self.stale.add(key)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Forget what was found of patterns."""
+        self._hearers = {}
+        self._patterns = tuple(key for key in self._by_key if isinstance(key, Pattern))
 
     def sweep(self) -> None:
         """Remove those that are closed."""
@@ -354,8 +445,11 @@ class Inboxes:
             if routes & _LISTEN:
                 self.main.put(message)
             if routes & _SUBSCRIBE:
-                for inbox in self._owed(message):
-                    inbox.put(message)
+                if self._patterns or (isinstance(message, Notify) and message.pattern):
+                    self._put_by_patterns(message)
+                else:
+                    for inbox in self._owed(message):
+                        inbox.put(message)
             del arrived[0]
 
     def _owed(self, message: Notify | Gap) -> Iterable[Inbox]:
@@ -365,7 +459,37 @@ class Inboxes:
             if message.of_channel is None:
                 return tuple(self.all)
             channel = message.of_channel
-        return self._by_channel.get(channel or "", ())
+        return self._by_key.get(channel or "", ())
+
+    def _put_by_patterns(self, message: Notify | Gap) -> None:
+        """Into each inbox once, as it comes by what that inbox has of it."""
+        if isinstance(message, Gap):
+            of = message.of_channel
+            for inbox in tuple(self.all) if of is None else [each for each, _ in self._hearing(of)]:
+                inbox.put(message)
+            return
+        if self._last[0] is not message:
+            self._last = (message, {})
+        labelled = self._last[1]
+        for inbox, keys in self._hearing(message.channel):
+            key = inbox.key_of(message, keys)
+            if key is not None:
+                inbox.put(labelled.setdefault(key, _labelled(message, key)))
+
+    def _hearing(self, channel: str) -> tuple[tuple[Inbox, tuple[Key, ...]], ...]:
+        """The inboxes that hear the channel, and by which of their keys."""
+        found = self._hearers.get(channel)
+        if found is None:
+            fitting: tuple[Key, ...] = (channel, *(p for p in self._patterns if p.matches(channel)))
+            inboxes = dict.fromkeys(inbox for key in fitting for inbox in self._by_key.get(key, ()))
+            found = tuple(
+                (inbox, tuple(sorted(set(inbox.keys) & set(fitting), key=inbox.rank)))
+                for inbox in inboxes
+            )
+            if len(self._hearers) >= _REMEMBERED:
+                self._hearers = {}
+            self._hearers[channel] = found
+        return found
 
     def clear(self) -> None:
         """In the child of a fork, where nothing of this is its own."""

@@ -1,4 +1,4 @@
-"""Which channels are listened to, and by how many connections."""
+"""Which channels and patterns are listened to, and by how many connections."""
 
 from __future__ import annotations
 
@@ -26,30 +26,38 @@ def count_listeners(handle: Handle, channel: str) -> int:
 
 def listened_channels(handle: Handle, prefix: str) -> dict[str, int]:
     """What `Connection.channels` returns.  May be repeated."""
+    return _listened(handle, lib.pn_channel_list, prefix)
+
+
+def listened_patterns(handle: Handle, prefix: str) -> dict[str, int]:
+    """What `Connection.patterns` returns.  May be repeated."""
+    return _listened(handle, lib.pn_pattern_list, prefix)
+
+
+def _listened(handle: Handle, function: Callable[..., int], prefix: str) -> dict[str, int]:
     start = encode_channel(prefix)
     handle.check_usable()
 
     def following(*room: Any) -> int:
-        return check(
-            again(lambda: int(lib.pn_channel_list(handle.native, start, len(start), *room)))
-        )
+        return check(again(lambda: int(function(handle.native, start, len(start), *room))))
 
     return {name: row.listeners for name, row in _rows(following)}
 
 
 def channels_of_all(
-    call: Callable[..., int], database: str | None, prefix: str
+    call: Callable[..., int], database: str | None, prefix: str, *, patterns: bool = False
 ) -> list[ListenedChannel]:
-    """What `Engine.channels` returns.
+    """What `Engine.channels` returns, or `Engine.patterns`.
 
     `call` calls a function of the core with the engine before the arguments, and raises what it
     returns.
     """
     start = encode_channel(prefix)
     of = b"" if database is None else encode_channel(database)
+    function = lib.pn_engine_patterns if patterns else lib.pn_engine_channels
 
     def following(*room: Any) -> int:
-        return call(lib.pn_engine_channels, of, len(of), start, len(start), *room)
+        return call(function, of, len(of), start, len(start), *room)
 
     found = [
         ListenedChannel(

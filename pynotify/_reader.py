@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pynotify._encoding import encode_channel
 from pynotify._ffi import ffi, lib
 from pynotify._hot import Batch
 from pynotify._types import Gap, Notify
-from pynotify.errors import ProgrammingError, native_error
+from pynotify.errors import ProgrammingError, check, native_error
 
 if TYPE_CHECKING:
     from collections import deque
+    from collections.abc import Callable, Iterator
 
     from pynotify._handle import Handle
     from pynotify._hot import Columns
@@ -90,15 +92,32 @@ class Reader:
 
     def listening(self) -> frozenset[str]:
         """The channels that are listened to now."""
+        return frozenset(self._names(lib.pn_conn_listening_names))
+
+    def listening_patterns(self) -> tuple[str, ...]:
+        """The patterns that are listened to now, in their order."""
+        return tuple(self._names(lib.pn_conn_listening_patterns))
+
+    def owes(self, channel: str, seq: int) -> bool:
+        """Whether a message of that commit would be owed to LISTEN, if it were read now.
+
+        Of a channel that is not UTF-8 the bytes are not known here: it counts as owed.
+        """
+        if "\\x" in channel:
+            return True
+        name = encode_channel(channel)
+        return bool(check(lib.pn_conn_owes(self._handle.native, name, len(name), seq)))
+
+    def _names(self, call: Callable[..., int]) -> Iterator[str]:
         room = 1024
         while True:
             names = ffi.new("char[]", room)
-            size = lib.pn_conn_listening_names(self._handle.native, names, room)
+            size = call(self._handle.native, names, room)
             if size < 0:
                 raise native_error(size)
             if size <= room:
                 listed = ffi.buffer(names, size)[:].split(b"\0")[:-1]
-                return frozenset(name.decode("utf-8", "backslashreplace") for name in listed)
+                return (name.decode("utf-8", "backslashreplace") for name in listed)
             room = 2 * size
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from functools import cache
 from threading import RLock
 from typing import TYPE_CHECKING, Protocol
 
 from pynotify._batch import NotifyBatch
 from pynotify._ffi import again, ffi, lib
 from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet
-from pynotify._inbox import Inboxes
+from pynotify._inbox import Inboxes, Pattern
 from pynotify._ownership import CLOSED
 from pynotify._process import reset_after_fork
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT, Reader
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
     from pynotify._handle import Handle
     from pynotify._hot import Columns
-    from pynotify._inbox import Inbox
+    from pynotify._inbox import Inbox, Key
+    from pynotify._transaction import OpenTransaction
 
     NotifyHandler = Callable[[Notify], object]
 
@@ -77,9 +79,9 @@ class Receiver(Inlet):
         #: The thread that holds it has begun to SUBSCRIBE or to UNSUBSCRIBE.
         self._changing = False
         self.handlers: list[NotifyHandler] = []
-        #: For each thread that runs handlers: the channels of what it is about to return, less
-        #: those that were unlistened since.
-        self._returning: tuple[set[str], ...] = ()
+        #: For each thread that runs handlers: channel and commit of what it is about to return,
+        #: less what is not owed any more since an UNLISTEN.
+        self._returning: tuple[set[tuple[str, int]], ...] = ()
         reset_after_fork(self)
 
     def reset_in_child(self) -> None:
@@ -107,22 +109,28 @@ class Receiver(Inlet):
         with self.lock:
             return self.reader.listening()
 
+    def listening_patterns(self) -> tuple[str, ...]:
+        """The patterns of the committed LISTENs."""
+        self.handle.check_usable()
+        with self.lock:
+            return self.reader.listening_patterns()
+
     def forget_unlistened(self) -> None:
-        """Drop what was read ahead on channels that are not listened to any more."""
+        """Drop what was read ahead and is not owed any more, by any channel or pattern."""
         with self.lock:  # another thread may have read, and not put it there yet
             self.recover()
             if not (self.backlog or self._returning):
                 return
-            listening = self.reader.listening()
-            for channels in self._returning:
-                channels.intersection_update(listening)
+            owes = cache(self.reader.owes)
+            for returning in self._returning:
+                returning.intersection_update([key for key in returning if owes(*key)])
             if self.backlog:
                 messages: list[Notify | Gap] = []
                 self.inboxes.main.take(messages, None)
                 self.backlog.extend(
                     message
                     for message in messages
-                    if isinstance(message, Gap) or message.channel in listening
+                    if isinstance(message, Gap) or owes(message.channel, message.seq)
                 )
 
     # ---- poll() --------------------------------------------------------------------------
@@ -223,28 +231,30 @@ class Receiver(Inlet):
         What is unlistened before its turn is removed from `messages`.  When this raises, the
         caller gives back what is left of them.
         """
-        channels = {message.channel for message in messages if isinstance(message, Notify)}
-        listened = len(channels)
+        returning = {
+            (message.channel, message.seq) for message in messages if isinstance(message, Notify)
+        }
+        owed = len(returning)
         at = 0
         try:
             with self.lock:
-                self._returning += (channels,)
+                self._returning += (returning,)
             while at < len(messages):
                 message = messages[at]
-                if len(channels) != listened:
-                    listened = len(channels)
-                    messages[at:] = _of(channels, messages[at:])
+                if len(returning) != owed:
+                    owed = len(returning)
+                    messages[at:] = _of(returning, messages[at:])
                     continue
                 if isinstance(message, Notify):
                     for handler in tuple(self.handlers):
                         self._run_handler(handler, message)
                 at += 1
         except BaseException:
-            messages[at:] = _of(channels, messages[at:])
+            messages[at:] = _of(returning, messages[at:])
             raise
         finally:
             with self.lock:
-                others = (other for other in self._returning if other is not channels)
+                others = (other for other in self._returning if other is not returning)
                 self._returning = tuple(others)
 
     def _run_handler(self, handler: NotifyHandler, message: Notify) -> None:
@@ -344,9 +354,9 @@ class Receiver(Inlet):
 
     # ---- subscriptions -------------------------------------------------------------------
 
-    def subscribe(self, inbox: Inbox, channels: Iterable[str]) -> None:
+    def subscribe(self, inbox: Inbox, keys: Iterable[Key]) -> None:
         """SUBSCRIBE, committed at once, also for an inbox that has others.  May be repeated."""
-        names = tuple(dict.fromkeys(channels))
+        keys = tuple(dict.fromkeys(keys))
         with self._subscribing:
             if self._changing:  # whose UNSUBSCRIBE may be of these channels
                 raise ProgrammingError(
@@ -355,38 +365,38 @@ class Receiver(Inlet):
                 )
             try:
                 self._changing = True
-                self._subscribe(inbox, names)
+                self._subscribe(inbox, keys)
             finally:
                 self._changing = False
 
-    def _subscribe(self, inbox: Inbox, names: tuple[str, ...]) -> None:
+    def _subscribe(self, inbox: Inbox, keys: tuple[Key, ...]) -> None:
         handle, inboxes = self.handle, self.inboxes
         more = inbox in inboxes.all
-        fresh: list[str] = []
+        fresh: list[Key] = []
         if more:
-            names = tuple(name for name in names if not inbox.hears(name))
+            keys = tuple(key for key in keys if not inbox.hears(key))
         try:
             with self.lock:
                 inboxes.sweep()
                 if more:
-                    inbox.expect(names)
-                fresh = inboxes.add(inbox, names)
+                    inbox.expect(keys)
+                fresh = inboxes.add(inbox, keys)
                 self.routed = True
             # An earlier call may have been interrupted before it came to it.
-            wanted = names if more else fresh
-            in_own_transaction(handle, lambda transaction: transaction.subscribe(wanted))
+            wanted = keys if more else fresh
+            in_own_transaction(handle, lambda transaction: _subscribe(transaction, wanted))
             since = ffi.new("uint64_t *")
             handle.check(again(lambda: lib.pn_commit_seq(handle.engine(), since)))
             with self.lock:
-                inboxes.stale.difference_update(names)
+                inboxes.stale.difference_update(keys)
                 if more:
-                    inbox.expect(names, int(since[0]))
+                    inbox.expect(keys, int(since[0]))
                 else:
                     inbox.open(int(since[0]))
         except BaseException as error:
             with self.lock:
                 if more:
-                    inboxes.part(inbox, names)
+                    inboxes.part(inbox, keys)
                 else:
                     inboxes.remove(inbox)
                 # A name that is refused cannot be UNSUBSCRIBEd either, and nothing has begun.
@@ -395,19 +405,19 @@ class Receiver(Inlet):
                 self.routed = bool(inboxes.all or inboxes.stale)
             raise
 
-    def unsubscribe(self, inbox: Inbox, channels: Iterable[str] | None = None) -> None:
+    def unsubscribe(self, inbox: Inbox, keys: Iterable[Key] | None = None) -> None:
         """UNSUBSCRIBE, from all or from these; the inbox gets nothing more in any case.
 
         May be repeated.
         """
         with self._subscribing:
             with self.lock:
-                if channels is None:
+                if keys is None:
                     inbox.close()
                 else:
-                    names = tuple(channels)
-                    self.inboxes.part(inbox, names)
-                    inbox.drop(names)
+                    keys = tuple(keys)
+                    self.inboxes.part(inbox, keys)
+                    inbox.drop(keys)
             # In a signal handler that interrupted this the interrupted one goes on with it.
             if self._changing or self.handle.closed or self.handle.is_foreign:
                 return
@@ -426,7 +436,7 @@ class Receiver(Inlet):
             stale = tuple(self.inboxes.stale)
         if stale:
             try:
-                in_own_transaction(handle, lambda transaction: transaction.unsubscribe(stale))
+                in_own_transaction(handle, lambda transaction: _unsubscribe(transaction, stale))
             except InterfaceError:
                 if handle.native is CLOSED:  # since the question above
                     return False
@@ -436,6 +446,22 @@ class Receiver(Inlet):
             self.inboxes.stale.difference_update(stale)
             self.routed = bool(self.inboxes.all)
             return any(other.closed for other in self.inboxes.all)
+
+
+def _subscribe(transaction: OpenTransaction, keys: Iterable[Key]) -> None:
+    for key in keys:
+        if isinstance(key, Pattern):
+            transaction.subscribe_pattern([key.text])
+        else:
+            transaction.subscribe([key])
+
+
+def _unsubscribe(transaction: OpenTransaction, keys: Iterable[Key]) -> None:
+    for key in keys:
+        if isinstance(key, Pattern):
+            transaction.unsubscribe_pattern([key.text])
+        else:
+            transaction.unsubscribe([key])
 
 
 def _batch(columns: list[Columns], messages: Sequence[Notify | Gap]) -> NotifyBatch:
@@ -452,5 +478,7 @@ def poll_limit(maximum: int | None) -> int:
     return maximum or -1
 
 
-def _of(channels: set[str], messages: list[Notify | Gap]) -> list[Notify | Gap]:
-    return [other for other in messages if isinstance(other, Gap) or other.channel in channels]
+def _of(owed: set[tuple[str, int]], messages: list[Notify | Gap]) -> list[Notify | Gap]:
+    return [
+        other for other in messages if isinstance(other, Gap) or (other.channel, other.seq) in owed
+    ]

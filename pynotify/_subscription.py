@@ -8,13 +8,13 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from pynotify._closing import ClosedByWith
-from pynotify._inbox import Inbox
+from pynotify._inbox import Inbox, keys_of
 from pynotify._leader import ThreadWaiter
 from pynotify._time import nanoseconds
 from pynotify.errors import Error, InterfaceError, Timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Self
 
     from pynotify._link import ThreadLink
@@ -27,7 +27,7 @@ logger = logging.getLogger("pynotify")
 
 
 class Subscription(ClosedByWith):
-    """Messages of some channels, made by `Connection.subscribe`.
+    """Messages of some channels and patterns, made by `Connection.subscribe`.
 
     Thread-safe: each message is returned once, to the thread that has waited longest.  Iterating
     waits for the next message, and ends when the subscription is closed.
@@ -41,19 +41,26 @@ class Subscription(ClosedByWith):
         overflow: str,
         *,
         skip_self: bool,
+        patterns: Iterable[str] = (),
     ) -> None:
-        if not channels:
-            raise TypeError("a subscription needs at least one channel")
+        keys = keys_of(channels, patterns)
+        if not keys:
+            raise TypeError("a subscription needs at least one channel or pattern")
         self._link = link
         self._receiver = link.receiver
         self._inbox = Inbox(maxlen, overflow, link.handle.backend_id if skip_self else None)
         self._closed = False
-        self._receiver.subscribe(self._inbox, channels)
+        self._receiver.subscribe(self._inbox, keys)
 
     @property
     def channels(self) -> tuple[str, ...]:
         """The channels it listens to."""
         return self._inbox.channels
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns it listens to."""
+        return self._inbox.patterns
 
     @property
     def pending(self) -> int:
@@ -79,7 +86,8 @@ class Subscription(ClosedByWith):
         """
         message = self._receive(self._waiter(), nanoseconds(timeout))
         if message is None:
-            raise Timeout(f"nothing came on {', '.join(self.channels)} in {timeout} s")
+            names = ", ".join((*self.channels, *self.patterns))
+            raise Timeout(f"nothing came on {names} in {timeout} s")
         return message
 
     def start(
@@ -103,25 +111,25 @@ class Subscription(ClosedByWith):
         thread.start()
         return thread
 
-    def add(self, *channels: str) -> None:
-        """Listen to more channels: to what is committed from now on.
+    def add(self, *channels: str, patterns: Iterable[str] = ()) -> None:
+        """Listen to more channels and patterns: to what is committed from now on.
 
         Those that it listens to already change nothing.  Errors as `Connection.subscribe`; then
         none is added.  In a transaction of the calling thread `ActiveTransaction`.
         """
         self._check_open()
         self._link.transactions.refuse("subscribe")
-        self._receiver.subscribe(self._inbox, channels)
+        self._receiver.subscribe(self._inbox, keys_of(channels, patterns))
 
-    def discard(self, *channels: str) -> None:
-        """Listen to these channels no more; what is unread of them is gone.
+    def discard(self, *channels: str, patterns: Iterable[str] = ()) -> None:
+        """Listen to these channels and patterns no more; what is unread of them is gone.
 
-        Those that it does not listen to change nothing.  A subscription without channels stays
-        open, for `add`.
+        Those that it does not listen to change nothing.  A subscription to nothing stays open, for
+        `add`.
         """
         self._check_open()
         self._link.transactions.refuse("unsubscribe")
-        self._receiver.unsubscribe(self._inbox, channels)
+        self._receiver.unsubscribe(self._inbox, keys_of(channels, patterns))
         self._receiver.room_made()
 
     def close(self) -> None:
@@ -220,7 +228,8 @@ class Subscription(ClosedByWith):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.pending} pending, {self.dropped} dropped"
-        return f"<pynotify.Subscription to {', '.join(self.channels)} ({state})>"
+        names = ", ".join((*self.channels, *self.patterns))
+        return f"<pynotify.Subscription to {names} ({state})>"
 
 
 class _Listening(NamedTuple):
@@ -244,7 +253,7 @@ class SubscriptionThread(threading.Thread):
         *,
         daemon: bool,
     ) -> None:
-        name = f"pynotify-{'-'.join(subscription.channels)}"
+        name = "-".join(("pynotify", *subscription.channels, *subscription.patterns))
         super().__init__(name=name, daemon=daemon)
         self._listening = listening
         self._handler = handler

@@ -11,7 +11,7 @@ import errno
 import logging
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pynotify._encoding import encode_channel, encode_payload, join_payloads
+from pynotify._encoding import encode_channel, encode_pattern, encode_payload, join_payloads
 from pynotify._ffi import again, ffi, lib
 from pynotify._ownership import CLOSED, ENDED, adopt, keep, let_go
 from pynotify.errors import (
@@ -164,6 +164,19 @@ class OpenTransaction:
         for name in [self.attempt(encode_channel, channel) for channel in channels]:
             self._run(lib.pn_txn_unlisten(self._native, name, len(name)))
 
+    def listen_pattern(self, patterns: Iterable[str]) -> None:
+        """Add LISTENs to patterns."""
+        self.require_usable()
+        for name in [self.attempt(encode_pattern, pattern) for pattern in patterns]:
+            self._run(lib.pn_txn_listen_pattern(self._native, name, len(name)))
+
+    def unlisten_pattern(self, patterns: Iterable[str]) -> None:
+        """Add UNLISTENs from patterns."""
+        self.require_usable()
+        self.unlistens = True
+        for name in [self.attempt(encode_pattern, pattern) for pattern in patterns]:
+            self._run(lib.pn_txn_unlisten_pattern(self._native, name, len(name)))
+
     def unlisten_all(self) -> None:
         """Add UNLISTEN *."""
         self.require_usable()
@@ -174,6 +187,16 @@ class OpenTransaction:
         """Add LISTENs for subscriptions, which have a set of channels of their own."""
         for name in map(encode_channel, channels):
             self._run(lib.pn_txn_subscribe(self._native, name, len(name)))
+
+    def subscribe_pattern(self, patterns: Iterable[str]) -> None:
+        """The same of patterns."""
+        for name in map(encode_pattern, patterns):
+            self._run(lib.pn_txn_subscribe_pattern(self._native, name, len(name)))
+
+    def unsubscribe_pattern(self, patterns: Iterable[str]) -> None:
+        """The same of patterns."""
+        for name in map(encode_pattern, patterns):
+            self._run(lib.pn_txn_unsubscribe_pattern(self._native, name, len(name)))
 
     def unsubscribe(self, channels: Iterable[str]) -> None:
         """Add UNLISTENs for subscriptions."""

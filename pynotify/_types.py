@@ -80,6 +80,9 @@ class ListenedChannel:
     `listeners` counts connections, bridges apart; `notifications` what was committed for it while
     it had a listener.  A segment forgets a channel without listeners when its table is full: then
     `notifications` begins at 0 again, and `counted_from` is another number than before.
+
+    The same of a pattern: it is forgotten with its last listener, and its `notifications` are those
+    on channels that matched; of a process that was killed while it committed they may be missing.
     """
 
     database: str
@@ -102,7 +105,8 @@ class EngineStat:
     counters that exist.  `signals_unsent` counts signals that could not be sent (no descriptor was
     left, or the kernel refused): those listeners received late, by their slow timer.
     `log_records_dropped`: records that a latency log had no room for; `log_files_recycled`: files
-    of latency logs that were removed to make room.
+    of latency logs that were removed to make room.  `channels` counts the entries of the channel
+    table, `patterns` those among them that are patterns.
     """
 
     commits: int
@@ -131,6 +135,7 @@ class EngineStat:
     backends: list[BackendStat]
     log_records_dropped: int = 0
     log_files_recycled: int = 0
+    patterns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,8 @@ enum { PN_DATA_DIR_SIZE = 512 };
 typedef struct pn_options {
     uint32_t queue_pages;       /* pages of 8 KiB in the ring; at least 64 */
     uint32_t max_backends;      /* slots; 1 to 65536 */
-    uint32_t max_channels;      /* channels that are listened to */
-    uint32_t max_subscriptions; /* (connection, channel) pairs */
+    uint32_t max_channels;      /* channels and patterns that are listened to */
+    uint32_t max_subscriptions; /* (connection, channel or pattern) pairs */
     uint32_t max_generations;   /* shared generation counters */
     uint32_t max_payload;       /* bytes */
     uint32_t max_channel_name;  /* bytes, at most 255 */
@@ -313,6 +313,25 @@ int pn_txn_unlisten_all(pn_txn *txn);
 int pn_txn_subscribe(pn_txn *txn, const char *channel, size_t channel_len);
 int pn_txn_unsubscribe(pn_txn *txn, const char *channel, size_t channel_len);
 
+/*
+ * The same four for a pattern: every channel that it matches is listened to; pn_pattern_matches()
+ * says which these are.  A pattern follows the rules for channels, and is none: a channel of the same
+ * name is another thing.  A message is read once, whatever it is owed by, and pn_batch.pattern says
+ * which pattern that was: -1 where its channel is listened to itself, else the first that matches,
+ * in the order of their LISTENs; of a message that is for SUBSCRIBE alone, that of its SUBSCRIBEs.
+ * -EINVAL: the connection is a bridge.
+ */
+int pn_txn_listen_pattern(pn_txn *txn, const char *pattern, size_t pattern_len);
+int pn_txn_unlisten_pattern(pn_txn *txn, const char *pattern, size_t pattern_len);
+int pn_txn_subscribe_pattern(pn_txn *txn, const char *pattern, size_t pattern_len);
+int pn_txn_unsubscribe_pattern(pn_txn *txn, const char *pattern, size_t pattern_len);
+
+/*
+ * 1: the name matches the pattern, 0: it does not.  A pattern is as in Redis: `*`, `?`, `[a-z]`,
+ * `[^a]`, and a backslash before what stands for itself; `?` and sets are of characters of UTF-8.
+ */
+int pn_pattern_matches(const char *pattern, size_t pattern_len, const char *name, size_t name_len);
+
 /* Subtransactions: push returns the new level (1, 2, ...). */
 int pn_txn_savepoint(pn_txn *txn);
 int pn_txn_release(pn_txn *txn, int level);     /* keep the work of all levels >= level */
@@ -427,6 +446,9 @@ typedef struct pn_batch {
     pn_gap *gap;         /* [ngaps] */
     size_t gap_cap;      /* room in gap */
     uint64_t max_data;   /* the caller's: with so many bytes in data nothing more is read; 0: any */
+    size_t by_pattern;   /* 0: no message came by a pattern, and the next is not to be looked at */
+    int32_t *pattern;    /* [n] for pn_conn_channel(), or -1: pn_txn_listen_pattern() */
+    size_t pattern_cap;  /* room in pattern */
     size_t nrenamed;    /* numbers in it that this batch did not have before, or for another name */
     uint32_t *renamed;  /* [nrenamed] */
     size_t renamed_cap; /* room in renamed */
@@ -527,6 +549,13 @@ const char *pn_conn_channel(pn_conn *conn, uint32_t channel, size_t *len);
 int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap);
 /* Their names, each with a NUL behind it; returns how many bytes that is, and writes what fits. */
 int64_t pn_conn_listening_names(pn_conn *conn, char *names, size_t cap);
+/* The same of the patterns, in the order of their LISTENs. */
+int64_t pn_conn_listening_patterns(pn_conn *conn, char *names, size_t cap);
+/*
+ * Would a message of that channel and that commit be owed to LISTEN, if it were read now?  For what
+ * was read before an UNLISTEN and not handed on yet.  1, 0 or an error.
+ */
+int pn_conn_owes(pn_conn *conn, const char *channel, size_t len, uint64_t seq);
 
 /* ---- bridges ----------------------------------------------------------------------------- */
 
@@ -550,7 +579,7 @@ int pn_bridge_pid(pn_conn *conn);
  */
 uint32_t pn_heard(const pn_engine *engine);
 
-/* 1: a backend besides the bridge listens to the channel; 0: none does. */
+/* 1: a backend besides the bridge listens to the channel, perhaps by a pattern; 0: none does. */
 int pn_channel_heard(pn_conn *conn, const char *channel, size_t len);
 
 /* 1: what is sent on the channel goes upstream; 0: it does not. */
@@ -576,7 +605,8 @@ typedef struct pn_stat {
     int32_t tail_holder_pid; /* 0: none */
     uint32_t queue_pages, max_queue_pages;
     uint32_t backends; /* how many rows there are */
-    uint32_t channels; /* entries of the channel table in use */
+    uint32_t channels; /* entries of the channel table in use, patterns among them */
+    uint32_t patterns; /* that are listened to, or prepared to be */
     uint32_t subscriptions;
     uint32_t generations; /* shared counters that exist */
 } pn_stat;
@@ -617,7 +647,7 @@ int pn_commit_seq(pn_engine *engine, uint64_t *out);
 /* Wait until what -PN_ELOCKBUSY told of is free; it may be taken again by then.  0 or -PN_ELOCK. */
 int pn_await_lock(pn_engine *engine);
 
-/* How many backends listen to the channel now, bridges apart. */
+/* How many backends listen to the channel now, bridges apart; not those that do by a pattern. */
 int pn_channel_listeners(pn_conn *conn, const char *channel, size_t len);
 
 typedef struct pn_channel_row {
@@ -638,7 +668,17 @@ typedef struct pn_channel_row {
 int pn_channel_list(pn_conn *conn, const char *prefix, size_t len, uint32_t *from,
                     pn_channel_row *rows, size_t cap);
 
-/* The same of all databases, or of one; `database_len` 0: all. */
+/*
+ * The same of patterns.  `notifications` counts those on channels that matched; a commit whose
+ * process was killed in it may be left out.
+ */
+int pn_pattern_list(pn_conn *conn, const char *prefix, size_t len, uint32_t *from,
+                    pn_channel_row *rows, size_t cap);
+int pn_engine_patterns(pn_engine *engine, const char *database, size_t database_len,
+                       const char *prefix, size_t len, uint32_t *from, pn_channel_row *rows,
+                       size_t cap);
+
+/* pn_channel_list() of all databases, or of one; `database_len` 0: all. */
 int pn_engine_channels(pn_engine *engine, const char *database, size_t database_len,
                        const char *prefix, size_t len, uint32_t *from, pn_channel_row *rows,
                        size_t cap);

@@ -4,18 +4,20 @@
  *
  * THE MODEL
  *
- *  1. One slot, two channels, NN notifiers with NC transactions of one entry each, to a channel chosen
- *     freely.  The entry at p lies in ring[p % RING] as 2p + channel.
- *  2. The slot's owner does up to NOPS transactions, each LISTEN or UNLISTEN of a channel, alone or
- *     with a NOTIFY to the same channel, at any moment: awake, with unread entries, or asleep.
+ *  1. One slot, two channels, with PATTERN a pattern that matches both, NN notifiers with NC transactions of one entry each, to a channel chosen
+ *     freely.  The entry at p lies in ring[p % RING] as 2p + channel.  Subscriptions 0 and 1 are to
+ *     the channels, 2 is to the pattern.
+ *  2. The slot's owner does up to NOPS transactions, each LISTEN or UNLISTEN of one of them, alone
+ *     or with a NOTIFY to the same channel (of the pattern: to channel 0), at any moment: awake, with unread entries, or asleep.
  *  3. The truth about subscriptions is the slot's own list sub[] with since[]; bits[] is the index that
  *     notifiers look at.  Both change under the lock only.
  *  4. since = head at the LISTEN's commit, before the same transaction's own entries are appended.
- *     Entry e of channel c is delivered iff c is subscribed now and e >= since[c].
+ *     Entry e of channel c is delivered iff c, or the pattern, is subscribed now and e >= its since;
+ *     once, by whichever.
  *  5. LISTEN and UNLISTEN leave pos, want and from alone, except that UNLISTEN of the last channel
  *     stores pos = head | ASLEEP (the slot then pins nothing).  A fresh slot starts there too.
- *  6. A notification is owed to a listener from its commit on if the channel was listened to then;
- *     the debt ends with an UNLISTEN of that channel.  Delivered must be what is owed: never more
+ *  6. A notification is owed to a listener from its commit on by each subscription that it had then;
+ *     a debt ends with that one's UNLISTEN.  Delivered must be what is owed: never more
  *     (I11), and at the end never less (I8).
  *  7. LIVES > 1: the owner leaves (or, with LKILLS, dies at any step, also holding the lock) and the
  *     slot is claimed again.  The liveness byte is taken before the slot is published
@@ -30,7 +32,7 @@
  *
  * BROKEN VARIANTS: DELIVER_IF_LISTENING_NOW POS_HEAD_AT_RELISTEN SINCE_AFTER_OWN SINCE_UNLOCKED
  * KEEP_RECORD_AT_UNLISTEN LAST_UNLISTEN_ASLEEP_AT_POS BYTES_AFTER_UNLOCK STALE_LIST_AT_CLAIM
- * BYTES_AFTER_RELEASE NO_REBUILD
+ * BYTES_AFTER_RELEASE NO_REBUILD; with PATTERN: NOT_MATCHED CHANNEL_HIDES_PATTERN SINCE_OF_ANY
  */
 #ifndef NN
 #define NN 2
@@ -54,6 +56,34 @@
 #define OWNERS 1
 #endif
 
+#ifdef PATTERN
+#define SUBS 3
+#define ANY_BIT (bits[0] || bits[1] || bits[2])
+#define LISTS (bits[2] == (used && sub[2]))
+#define DUE (due[0] | due[1] | due[2])
+#define OWED_BY(s) (sub[s] && p >= since[s])
+#ifdef NOT_MATCHED
+#define HEARD(c) bits[c]
+#else
+#define HEARD(c) (bits[c] || bits[2])
+#endif
+#ifdef CHANNEL_HIDES_PATTERN
+#define OWED(c) (sub[c] -> p >= since[c] : OWED_BY(2))
+#elif defined(SINCE_OF_ANY)
+#define OWED(c) ((sub[c] || sub[2]) && (p >= since[c] || p >= since[2]))
+#else
+#define OWED(c) (OWED_BY(c) || OWED_BY(2))
+#endif
+#else
+#define SUBS 2
+#define ANY_BIT (bits[0] || bits[1])
+#define LISTS 1
+#define DUE (due[0] | due[1])
+#define HEARD(c) bits[c]
+#define OWED(c) (sub[c] && p >= since[c])
+#endif
+#define CHANNEL(s) ((s) & 1)    /* of the pattern: 0 */
+
 #define ASLEEP 128
 #define P(x) ((x) & 127)
 #define MAX(a, b) ((a) > (b) -> (a) : (b))
@@ -66,13 +96,13 @@ byte lock, head, tail, woken;
 byte ring[RING];
 byte pos, want, from;           /* the slot */
 bool efd, used, byte_held;
-bool bits[2];                   /* index: channel -> this slot */
-bool sub[2];                    /* the slot's own list */
-byte since[2];
+bool bits[SUBS];                /* index: channel or pattern -> this slot */
+bool sub[SUBS];                 /* the slot's own list */
+byte since[SUBS];
 
 bool alive;                     /* ghosts */
-bool listening[2];
-byte chan1, due, got;           /* sets of positions: of channel 1, owed, delivered */
+bool listening[SUBS];
+byte due[SUBS], got;            /* sets of positions: owed by each, delivered */
 byte lkills;
 
 #if LKILLS
@@ -81,8 +111,7 @@ byte lkills;
 #else
 #define STEP(...) atomic { __VA_ARGS__ }
 #endif
-#define INDEX_IS_TRUE (bits[0] == (used && sub[0]) && bits[1] == (used && sub[1]))
-#define OF(c) ((c) == 1 -> chan1 : (255 - chan1))
+#define INDEX_IS_TRUE (bits[0] == (used && sub[0]) && bits[1] == (used && sub[1]) && LISTS)
 #define EFFECTIVE \
     (!used -> head : (!(pos & ASLEEP) -> pos : (want > P(pos) -> MAX(P(pos), from) : head)))
 
@@ -99,10 +128,31 @@ scan:
     /* PN_CRASH("tail:stored") */
 }
 
+inline clear_bits()
+{
+    bits[0] = 0; bits[1] = 0
+#ifdef PATTERN
+    ; bits[2] = 0
+#endif
+}
+
+inline owe(s)
+{
+    if :: listening[s] && alive -> due[s] = due[s] | BIT(head) :: else fi
+}
+
+inline forget_due(left)
+{
+    due[0] = left; due[1] = 0
+#ifdef PATTERN
+    ; due[2] = 0
+#endif
+}
+
 inline reap()
 {
     /* PN_CRASH("reap:begin") */
-    STEP(assert(!alive); bits[0] = 0; bits[1] = 0);
+    STEP(assert(!alive); clear_bits());
     /* PN_CRASH("reap:bits") */
     STEP(used = 0; efd = 0)
     /* PN_CRASH("reap:freed") */
@@ -113,12 +163,14 @@ inline append(c)
     STEP(assert(woken == head); assert(head + 1 - tail <= RING); ring[head % RING] = 2 * head + c);     /* I6 I1 */
     /* PN_CRASH("commit:entry") */
     /* PN_CRASH("commit:before-head") */
-    STEP(if :: c -> chan1 = chan1 | BIT(head) :: else fi;
-        if :: listening[c] && alive -> due = due | BIT(head) :: else fi;
+    STEP(owe(c);
+#ifdef PATTERN
+        owe(2);
+#endif
         head++);
     /* PN_CRASH("commit:after-head") */
     STEP(if
-        :: bits[c] ->
+        :: HEARD(c) ->
             if :: (pos & ASLEEP) && want <= P(pos) -> from = woken :: else fi;
             /* PN_CRASH("commit:from") */
             want = head
@@ -126,7 +178,7 @@ inline append(c)
         :: else
         fi);
     STEP(if
-        :: bits[c] && (pos & ASLEEP) -> pos = MAX(P(pos), from); efd = 1
+        :: HEARD(c) && (pos & ASLEEP) -> pos = MAX(P(pos), from); efd = 1
             /* PN_CRASH("commit:unslept") */
         :: else
         fi);
@@ -141,6 +193,9 @@ inline recover()
 #ifndef NO_REBUILD
     STEP(bits[0] = used && sub[0]);
     STEP(bits[1] = used && sub[1]);
+#ifdef PATTERN
+    STEP(bits[2] = used && sub[2]);
+#endif
 #endif
     /* PN_CRASH("recover:index") */
     STEP(assert(INDEX_IS_TRUE);
@@ -202,8 +257,11 @@ claim_bytes:
     STEP(
 #ifndef STALE_LIST_AT_CLAIM
         sub[0] = 0; sub[1] = 0;
+#ifdef PATTERN
+        sub[2] = 0; listening[2] = 0;
 #endif
-        efd = 0; listening[0] = 0; listening[1] = 0; due = 0; got = 0; mine = 1);
+#endif
+        efd = 0; listening[0] = 0; listening[1] = 0; forget_due(0); got = 0; mine = 1);
 #ifndef BYTES_AFTER_UNLOCK
     STEP(byte_held = 1);
 #endif
@@ -243,10 +301,10 @@ read_entry:
 #ifdef DELIVER_IF_LISTENING_NOW
         if :: sub[w & 1] ->
 #else
-        if :: sub[w & 1] && p >= since[w & 1] ->
+        if :: OWED(w & 1) ->
 #endif
             assert(!(got & BIT(p)));                                    /* I4 */
-            assert(due & BIT(p));                                       /* I11 */
+            assert(DUE & BIT(p));                                       /* I11 */
             got = got | BIT(p)
         :: else
         fi;
@@ -267,7 +325,11 @@ rewake:
 /* ---- LISTEN c, UNLISTEN c, or LISTEN c with NOTIFY c */
 transaction:
     atomic {
-        if :: c = 0 :: c = 1 fi;
+        if :: c = 0 :: c = 1
+#ifdef PATTERN
+        :: c = 2
+#endif
+        fi;
         if :: unl = 0; own = 0 :: unl = 0; own = 1 :: unl = 1; own = 0 fi;
 #ifdef SINCE_UNLOCKED
         w = head
@@ -302,7 +364,7 @@ room:
     /* PN_CRASH("listen:bit") */
 listened:
     atomic { if :: own -> skip :: else -> goto nospace fi };
-    append(c);
+    append(CHANNEL(c));
 #ifdef SINCE_AFTER_OWN
     STEP(since[c] = head);
 #endif
@@ -314,10 +376,10 @@ unlisten:
 #ifndef KEEP_RECORD_AT_UNLISTEN
         sub[c] = 0;
 #endif
-        listening[c] = 0; due = due & (got | ~OF(c)));
+        listening[c] = 0; due[c] = due[c] & got);
     /* PN_CRASH("unlisten:sub") */
     STEP(if
-        :: !bits[0] && !bits[1] ->
+        :: !ANY_BIT ->
 #ifdef LAST_UNLISTEN_ASLEEP_AT_POS
             pos = pos | ASLEEP
 #else
@@ -336,7 +398,7 @@ release:
     };
     recover();
 release_bits:
-    STEP(bits[0] = 0; bits[1] = 0; due = got; alive = 0);
+    STEP(clear_bits(); forget_due(got); alive = 0);
     /* PN_CRASH("release:bits") */
 #ifndef BYTES_AFTER_RELEASE
     STEP(byte_held = 0);
@@ -350,7 +412,7 @@ release_bits:
 died:
     atomic {
         if :: lock == me -> lock = DIED :: else fi;
-        if :: mine -> alive = 0; due = got; byte_held = 0; mine = 0 :: else fi;
+        if :: mine -> alive = 0; forget_due(got); byte_held = 0; mine = 0 :: else fi;
         p = 0; h = 0; w = 0; c = 0; own = 0; unl = 0; ops = 0; life++;
         if :: life < LIVES -> goto claim :: else fi
     };
@@ -369,7 +431,7 @@ init {
     };
     timeout;
     atomic {
-        assert(due == got);                                             /* I8 */
+        assert(DUE == got);                                             /* I8 */
         assert(lock == DIED || INDEX_IS_TRUE);
         assert(!alive || EFFECTIVE == head)                             /* I13 */
     }

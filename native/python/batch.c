@@ -24,7 +24,8 @@
 struct batch {
     PyObject head;
     pn_batch *core;
-    PyObject *channels; /* list of str, by number of the connection; "" for those not known */
+    PyObject *channels; /* list of str, by number of the connection; "" for those not known.
+                         * Patterns are among them */
     PyObject *gap;      /* make_gap(missed_bytes, reason, channel or None) */
     size_t skip;        /* of what is pending; 0 where there are gaps */
     uint64_t before;    /* messages of the reads before this one */
@@ -104,15 +105,17 @@ struct pn_py_view pn_py_view_of(const pn_batch *core, size_t skip, uint64_t befo
 {
     if (core->n == 0) /* there may be no columns */
         return (struct pn_py_view) {.before = before};
-    return (struct pn_py_view) {.seq = (const char *) (core->seq + skip),
-                                .sent_ns = (const char *) (core->sent_ns + skip),
-                                .pid = (const char *) (core->pid + skip),
-                                .sender = (const char *) (core->sender + skip),
-                                .channel = (const char *) (core->channel + skip),
-                                .offset = (const char *) (core->offset + skip),
-                                .data = (const char *) core->data,
-                                .n = core->n - skip,
-                                .before = before + skip};
+    return (struct pn_py_view) {
+        .seq = (const char *) (core->seq + skip),
+        .sent_ns = (const char *) (core->sent_ns + skip),
+        .pid = (const char *) (core->pid + skip),
+        .sender = (const char *) (core->sender + skip),
+        .channel = (const char *) (core->channel + skip),
+        .pattern = core->by_pattern == 0 ? NULL : (const char *) (core->pattern + skip),
+        .offset = (const char *) (core->offset + skip),
+        .data = (const char *) core->data,
+        .n = core->n - skip,
+        .before = before + skip};
 }
 
 /* What has not been put into a sink yet. */

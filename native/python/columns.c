@@ -17,7 +17,7 @@
 #define MOVED_BYTES ((size_t) 1 << 16) /* of payload: from here on it is no copy */
 #define KEPT_BYTES  ((size_t) 1 << 24)
 
-enum column { SEQ, SENT_NS, PID, SENDER, CHANNEL, OFFSETS, DATA, N_COLUMNS };
+enum column { SEQ, SENT_NS, PID, SENDER, CHANNEL, PATTERN, OFFSETS, DATA, N_COLUMNS };
 
 struct columns {
     PyObject head;
@@ -55,8 +55,10 @@ PyObject *pn_py_message_at(const struct pn_py_view *v, PyObject *channels, size_
     uint32_t number;
     uint64_t seq, sender;
     int64_t sent_ns;
-    int32_t pid;
+    int32_t pid, by = -1;
     FETCH(v->channel, i, number);
+    if (v->pattern != NULL)
+        FETCH(v->pattern, i, by);
     FETCH(v->seq, i, seq);
     FETCH(v->sender, i, sender);
     FETCH(v->sent_ns, i, sent_ns);
@@ -64,12 +66,15 @@ PyObject *pn_py_message_at(const struct pn_py_view *v, PyObject *channels, size_
     PyObject *channel = PyList_GetItem(channels, (Py_ssize_t) number); /* borrowed */
     if (channel == NULL)
         return NULL;
+    PyObject *pattern = by < 0 ? NULL : PyList_GetItem(channels, by); /* likewise */
+    if (by >= 0 && pattern == NULL)
+        return NULL;
     PyObject *data = payload_at(v, i);
     if (data == NULL)
         return NULL;
     const struct pn_py_origin origin = {
         .seq = seq, .sender = sender, .index = v->before + i, .sent_ns = sent_ns, .pid = pid};
-    return pn_py_notify_new(channel, data, &origin);
+    return pn_py_notify_new(channel, pattern, data, &origin);
 }
 
 PyObject *pn_py_list_of(const struct pn_py_view *v, PyObject *channels)
@@ -93,6 +98,7 @@ static void free_columns(pn_batch *memory)
     free(memory->backend_id);
     free(memory->sender);
     free(memory->channel);
+    free(memory->pattern);
     free(memory->routes);
     free(memory->offset);
     free(memory->data);
@@ -106,8 +112,10 @@ static void exchange(pn_batch *a, pn_batch *b)
     ((to)->n = (from)->n, (to)->seq = (from)->seq, (to)->sent_ns = (from)->sent_ns,                \
      (to)->pid = (from)->pid, (to)->backend_id = (from)->backend_id,                               \
      (to)->sender = (from)->sender, (to)->channel = (from)->channel,                               \
-     (to)->routes = (from)->routes, (to)->offset = (from)->offset, (to)->data = (from)->data,      \
-     (to)->cap = (from)->cap, (to)->data_cap = (from)->data_cap)
+     (to)->pattern = (from)->pattern, (to)->pattern_cap = (from)->pattern_cap,                     \
+     (to)->by_pattern = (from)->by_pattern, (to)->routes = (from)->routes,                         \
+     (to)->offset = (from)->offset, (to)->data = (from)->data, (to)->cap = (from)->cap,            \
+     (to)->data_cap = (from)->data_cap)
     MOVE(a, b);
     MOVE(b, &was);
 #undef MOVE
@@ -141,7 +149,7 @@ static int copy(struct columns *c, const struct pn_py_view *from)
     size_t n = from->n;
     if (from->offset != NULL)
         FETCH(from->offset, n, size);
-    char *at = c->block = PyMem_Malloc(8 * (4 * n + 1) + 8 * n + (size_t) size + 1);
+    char *at = c->block = PyMem_Malloc(8 * (4 * n + 1) + 12 * n + (size_t) size + 1);
     if (at == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -161,6 +169,8 @@ static int copy(struct columns *c, const struct pn_py_view *from)
     COPY(offset, 8, n + 1);
     COPY(pid, 4, n);
     COPY(channel, 4, n);
+    if (from->pattern != NULL)
+        COPY(pattern, 4, n);
     COPY(data, 1, (size_t) size);
 #undef COPY
     return 0;
@@ -214,10 +224,10 @@ static void destroy_columns(PyObject *self)
 /* Whether the columns fit together, the offsets do not fall, and channels are str. */
 static bool fit(const struct pn_py_view *v, const Py_ssize_t *size, PyObject *channels)
 {
-    static const size_t width[N_COLUMNS] = {8, 8, 4, 8, 4, 8, 1};
+    static const size_t width[N_COLUMNS] = {8, 8, 4, 8, 4, 4, 8, 1};
     uint64_t last = 0;
     for (int i = 0; i < OFFSETS; i++)
-        if ((size_t) size[i] != width[i] * v->n)
+        if ((size_t) size[i] != width[i] * v->n && (i != PATTERN || size[i] != 0))
             return false;
     for (size_t i = 0; i <= v->n; i++) {
         uint64_t offset;
@@ -239,12 +249,14 @@ static PyObject *construct_columns(PyTypeObject *type, PyObject *args, PyObject 
     PyObject *channels;
     unsigned long long before;
     (void) type, (void) kwargs;
-    if (!PyArg_ParseTuple(args, "y#y#y#y#y#y#y#O!K:Columns", &v.seq, &size[SEQ], &v.sent_ns,
+    if (!PyArg_ParseTuple(args, "y#y#y#y#y#y#y#y#O!K:Columns", &v.seq, &size[SEQ], &v.sent_ns,
                           &size[SENT_NS], &v.pid, &size[PID], &v.sender, &size[SENDER], &v.channel,
-                          &size[CHANNEL], &v.offset, &size[OFFSETS], &v.data, &size[DATA],
-                          &PyList_Type, &channels, &before))
+                          &size[CHANNEL], &v.pattern, &size[PATTERN], &v.offset, &size[OFFSETS],
+                          &v.data, &size[DATA], &PyList_Type, &channels, &before))
         return NULL;
     v.before = before;
+    if (size[PATTERN] == 0)
+        v.pattern = NULL;
     v.n = size[OFFSETS] < 8 ? 0 : (size_t) size[OFFSETS] / 8 - 1;
     if (size[OFFSETS] < 8 || size[OFFSETS] % 8 != 0 || !fit(&v, size, channels)) {
         PyErr_SetString(PyExc_ValueError, "columns that do not fit together");
@@ -269,14 +281,14 @@ static struct columns *columns_self(PyObject *self)
 static const char *extent_of(const struct columns *c, enum column which, size_t *size)
 {
     const struct pn_py_view *v = &c->view;
-    const char *const at[N_COLUMNS] = {v->seq,     v->sent_ns, v->pid, v->sender,
-                                       v->channel, v->offset,  v->data};
+    const char *const at[N_COLUMNS] = {v->seq,     v->sent_ns, v->pid,    v->sender,
+                                       v->channel, v->pattern, v->offset, v->data};
     uint64_t end;
     FETCH(v->offset, v->n, end);
-    const size_t sizes[N_COLUMNS] = {8 * v->n, 8 * v->n,       4 * v->n,    8 * v->n,
-                                     4 * v->n, 8 * (v->n + 1), (size_t) end};
-    *size = sizes[which];
-    return at[which];
+    const size_t sizes[N_COLUMNS] = {8 * v->n, 8 * v->n, 4 * v->n,       8 * v->n,
+                                     4 * v->n, 4 * v->n, 8 * (v->n + 1), (size_t) end};
+    *size = at[which] == NULL ? 0 : sizes[which];
+    return at[which] == NULL ? "" : at[which];
 }
 
 static PyObject *get_column(PyObject *self, void *which)
@@ -335,12 +347,12 @@ static PyObject *reduce(PyObject *self, PyObject *unused)
     (void) unused;
     for (int i = 0; i < N_COLUMNS; i++)
         at[i] = extent_of(c, (enum column) i, &size[i]);
-    return Py_BuildValue("O(y#y#y#y#y#y#y#OK)", columns_type, at[SEQ], (Py_ssize_t) size[SEQ],
+    return Py_BuildValue("O(y#y#y#y#y#y#y#y#OK)", columns_type, at[SEQ], (Py_ssize_t) size[SEQ],
                          at[SENT_NS], (Py_ssize_t) size[SENT_NS], at[PID], (Py_ssize_t) size[PID],
                          at[SENDER], (Py_ssize_t) size[SENDER], at[CHANNEL],
-                         (Py_ssize_t) size[CHANNEL], at[OFFSETS], (Py_ssize_t) size[OFFSETS],
-                         at[DATA], (Py_ssize_t) size[DATA], c->channels,
-                         (unsigned long long) c->view.before);
+                         (Py_ssize_t) size[CHANNEL], at[PATTERN], (Py_ssize_t) size[PATTERN],
+                         at[OFFSETS], (Py_ssize_t) size[OFFSETS], at[DATA], (Py_ssize_t) size[DATA],
+                         c->channels, (unsigned long long) c->view.before);
 }
 
 static Py_ssize_t length(PyObject *self)
@@ -356,6 +368,7 @@ static PyGetSetDef properties[] = {
     COLUMN("pid", PID),
     COLUMN("sender", SENDER),
     COLUMN("channel_index", CHANNEL),
+    COLUMN("pattern_index", PATTERN),
     COLUMN("blob", DATA),
     {"channels", get_channels, NULL, "Names by number of this batch.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -370,8 +383,8 @@ static PyMethodDef methods[] = {
 };
 
 static PyType_Slot columns_slots[] = {
-    {Py_tp_doc, (void *) "Columns(seq, sent_ns, pid, sender, channel_index, offsets, blob, "
-                         "channels, before): messages as columns."},
+    {Py_tp_doc, (void *) "Columns(seq, sent_ns, pid, sender, channel_index, pattern_index, "
+                         "offsets, blob, channels, before): messages as columns."},
     {Py_tp_new, construct_columns},
     {Py_tp_dealloc, destroy_columns},
     {Py_tp_getset, properties},

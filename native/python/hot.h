@@ -30,7 +30,7 @@ struct pn_py_notify {
     PyObject head;
     PyObject *channel; /* str */
     PyObject *data;    /* bytes */
-    PyObject *payload; /* str, once it was asked for */
+    PyObject *payload; /* str, once it was asked for; or a struct by_pattern */
     unsigned long long seq, sender, index;
     long long sent_ns;
     int pid;
@@ -43,12 +43,13 @@ struct pn_py_origin {
     int pid;
 };
 
-/* Takes the reference to `data`, also when it returns NULL. */
-PyObject *pn_py_notify_new(PyObject *channel, PyObject *data, const struct pn_py_origin *origin);
+/* `pattern`: or NULL.  Takes the reference to `data`, also when it returns NULL. */
+PyObject *pn_py_notify_new(PyObject *channel, PyObject *pattern, PyObject *data,
+                           const struct pn_py_origin *origin);
 
-/* The columns of n messages; seen as bytes they need not be aligned. */
+/* The columns of n messages; seen as bytes they need not be aligned.  No `pattern`: -1 of all. */
 struct pn_py_view {
-    const char *seq, *sent_ns, *pid, *sender, *channel, *offset, *data;
+    const char *seq, *sent_ns, *pid, *sender, *channel, *pattern, *offset, *data;
     size_t n;
     uint64_t before; /* where their index begins */
 };

@@ -28,14 +28,18 @@ def of_database(stat: EngineStat, database: str | None) -> EngineStat:
 
 
 def as_json(
-    stat: EngineStat, topics: Sequence[TopicStats], channels: Iterable[ListenedChannel]
+    stat: EngineStat,
+    topics: Sequence[TopicStats],
+    channels: Iterable[ListenedChannel],
+    patterns: Iterable[ListenedChannel],
 ) -> dict[str, Any]:
-    """All of EngineStat, the topics, and the channels that are listened to.
+    """All of EngineStat, the topics, and the channels and patterns that are listened to.
 
     A backend also has `command`, null when its process is not visible.
     """
     document = dataclasses.asdict(stat)
     document["listened_channels"] = [dataclasses.asdict(channel) for channel in channels]
+    document["listened_patterns"] = [dataclasses.asdict(pattern) for pattern in patterns]
     document["topics"] = [dataclasses.asdict(topic) for topic in topics]
     for backend in document["backends"]:
         backend["command"] = command_name(backend["pid"])

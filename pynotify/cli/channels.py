@@ -1,4 +1,4 @@
-"""The channels that are listened to, as a table: by how many, and what came of late."""
+"""The channels or patterns that are listened to, as a table: by how many, and what came of late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _SHOWN = 20
 
 
 def channel_table(
-    channels: Sequence[ListenedChannel], rates: Mapping[tuple[str, str], float] | None = None
+    channels: Sequence[ListenedChannel],
+    rates: Mapping[tuple[str, str], float] | None = None,
+    heading: str = "CHANNEL",
 ) -> list[str]:
     """Headings and a line for each of the busiest: by notifications a second, and in all."""
 
@@ -26,7 +28,7 @@ def channel_table(
         return -(rate(channel) or 0.0), -channel.notifications
 
     shown = sorted(channels, key=busy)[:_SHOWN]
-    headings = ["CHANNEL", "DATABASE", ">LISTENERS", ">NOTIFICATIONS"]
+    headings = [heading, "DATABASE", ">LISTENERS", ">NOTIFICATIONS"]
     rows = [[each.name, each.database, each.listeners, f"{each.notifications:,}"] for each in shown]
     if rates is not None:
         headings.append(">RATE")

@@ -26,14 +26,22 @@ if TYPE_CHECKING:
 
 SUMMARY = "print notifications as they come"
 _AT_ONCE = 256
-_FIELDS = ("channel", "payload", "pid", "backend_id", "seq", "sent_ns")
+_FIELDS = ("channel", "payload", "pid", "backend_id", "seq", "sent_ns", "pattern")
 _FIELD = re.compile(r"\{(\w+)\}")
 _FIELD_BYTES = re.compile(_FIELD.pattern.encode())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("channels", metavar="CH", nargs="+", help="a channel")
+    parser.add_argument("channels", metavar="CH", nargs="*", help="a channel")
+    parser.add_argument(
+        "--pattern",
+        dest="patterns",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="all channels that match: *, ? and [a-z] as in Redis; may be repeated",
+    )
     arguments.add_connection(parser)
     arguments.add_bounds(parser, "that many notifications")
     parser.add_argument(
@@ -52,12 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exec",
         metavar="COMMAND",
         help="print nothing, run a shell command for each, one after the other: the payload is its "
-        "standard input, NOTIFY_CHANNEL, NOTIFY_PID and NOTIFY_SEQ are in its environment",
+        "standard input, NOTIFY_CHANNEL, NOTIFY_PID, NOTIFY_SEQ and NOTIFY_PATTERN are in its "
+        "environment",
     )
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """What the parser cannot see by itself."""
+    if not (options.channels or options.patterns):
+        parser.error("name a channel, or a --pattern")
     if sum(map(bool, (options.json, options.format, options.exec))) > 1:
         parser.error("--json, --format and --exec are three ways to give out the same")
 
@@ -74,7 +85,9 @@ def run(options: argparse.Namespace) -> int:
     show = _run_command(options.exec) if options.exec else _print_lines(options)
     seen = 0
     with connect(options.name, database=options.database) as connection:
-        connection.listen(*options.channels)
+        with connection.transaction():
+            connection.listen(*options.channels)
+            connection.listen_pattern(*options.patterns)
         for message in _messages(connection, options.count, options.timeout):
             show(message)
             seen += isinstance(message, Notify)
@@ -121,7 +134,12 @@ def _run_command(command: str) -> Callable[[Notify | Gap], None]:
         if isinstance(message, Gap):
             say(f"pynotify listen: {gap_sentence(message)}")
             return
-        names = {"CHANNEL": message.channel, "PID": message.pid, "SEQ": message.seq}
+        names = {
+            "CHANNEL": message.channel,
+            "PID": message.pid,
+            "SEQ": message.seq,
+            "PATTERN": message.pattern or "",
+        }
         own = {f"NOTIFY_{name}": str(value) for name, value in names.items()}
         done = subprocess.run(
             command, shell=True, input=message.data, env={**os.environ, **own}, check=False
@@ -137,6 +155,7 @@ def _formatted(template: bytes, message: Notify | Gap) -> bytes:
         return gap_sentence(message).encode()
     fields = {name: str(getattr(message, name)).encode() for name in _FIELDS if name != "payload"}
     fields["payload"] = message.data  # whatever bytes they are
+    fields["pattern"] = (message.pattern or "").encode()
     return _FIELD_BYTES.sub(lambda found: fields[found[1].decode()], template)
 
 
@@ -158,7 +177,10 @@ def gap_sentence(gap: Gap) -> str:
 
 
 def as_json(message: Notify | Gap) -> dict[str, Any]:
-    """The attributes of the message; a payload that is not UTF-8 stands in payload_base64."""
+    """The attributes of the message; a payload that is not UTF-8 stands in payload_base64.
+
+    `pattern` is there when it came by one.
+    """
     if isinstance(message, Gap):
         return {
             "channel": None,
@@ -178,6 +200,8 @@ def as_json(message: Notify | Gap) -> dict[str, Any]:
         "seq": message.seq,
         "sent_ns": message.sent_ns,
     }
+    if message.pattern is not None:
+        document["pattern"] = message.pattern
     return document
 
 

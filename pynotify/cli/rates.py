@@ -9,7 +9,7 @@ from pynotify._engine import open as open_segment
 from pynotify.errors import Error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pynotify._types import EngineStat, ListenedChannel
     from pynotify.topics import TopicStats
@@ -34,6 +34,7 @@ class Sample(NamedTuple):
     error: Error | None
     topics: Sequence[TopicStats] = ()
     channels: Sequence[ListenedChannel] = ()
+    patterns: Sequence[ListenedChannel] = ()
 
 
 def take(name: str, database: str | None = None) -> Sample:
@@ -43,17 +44,28 @@ def take(name: str, database: str | None = None) -> Sample:
             stat = engine.stat()
             topics = engine.topics(database)
             channels = engine.channels(database)
+            patterns = engine.patterns(database)
     except Error as error:
         return Sample(time.monotonic(), None, error)
-    return Sample(time.monotonic(), stat, None, topics, channels)
+    return Sample(time.monotonic(), stat, None, topics, channels, patterns)
 
 
 def channel_rates(before: Sample, now: Sample) -> dict[tuple[str, str], float]:
     """Notifications a second by database and channel; of those that were there before."""
-    seconds = now.at - before.at
-    earlier = {(each.database, each.name): each for each in before.channels}
+    return _listened_rates(before.channels, now.channels, now.at - before.at)
+
+
+def pattern_rates(before: Sample, now: Sample) -> dict[tuple[str, str], float]:
+    """The same of patterns."""
+    return _listened_rates(before.patterns, now.patterns, now.at - before.at)
+
+
+def _listened_rates(
+    before: Iterable[ListenedChannel], now: Iterable[ListenedChannel], seconds: float
+) -> dict[tuple[str, str], float]:
+    earlier = {(each.database, each.name): each for each in before}
     rates = {}
-    for each in now.channels:
+    for each in now:
         was = earlier.get((each.database, each.name))
         if was is not None and seconds > 0:
             counted = was.notifications if was.counted_from == each.counted_from else 0

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     arguments.add_segment(parser)
     arguments.add_database_filter(parser)
-    arguments.add_json(parser, "an object with all of EngineStat, channels and topics")
+    arguments.add_json(parser, "an object with all of EngineStat, channels, patterns and topics")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -33,14 +33,17 @@ def run(options: argparse.Namespace) -> int:
         stat = of_database(engine.stat(), options.database)
         topics = engine.topics(options.database)
         channels = engine.channels(options.database)
+        patterns = engine.patterns(options.database)
     if options.json:
-        arguments.print_json({"name": options.name, **as_json(stat, topics, channels)})
+        arguments.print_json({"name": options.name, **as_json(stat, topics, channels, patterns)})
         return 0
     print("\n".join(pairs(_figures(options.name, stat))))
     if stat.backends:
         print("", *backend_table(stat.backends), sep="\n")
     if channels:
         print("", *channel_table(channels), sep="\n")
+    if patterns:
+        print("", *channel_table(patterns, heading="PATTERN"), sep="\n")
     if topics:
         print("", *topic_table(topics), sep="\n")
     return 0
@@ -49,7 +52,10 @@ def run(options: argparse.Namespace) -> int:
 def _figures(name: str, stat: EngineStat) -> Iterator[tuple[str, str]]:
     yield "segment", name
     yield "queue", queue_line(stat)
-    yield "channels", f"{stat.channels:,} known, {stat.subscriptions:,} subscriptions"
+    known = f"{stat.channels - stat.patterns:,} known, "
+    if stat.patterns:
+        known += f"{stat.patterns:,} patterns, "
+    yield "channels", f"{known}{stat.subscriptions:,} subscriptions"
     yield "commits", f"{stat.commits:,}"
     yield "notifications", f"{stat.notifications:,} and {stat.collapsed:,} collapsed"
     yield (

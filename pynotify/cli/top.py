@@ -16,7 +16,7 @@ from pynotify._table import escape, pairs
 from pynotify.cli import arguments
 from pynotify.cli.backends import as_json, backend_table, of_database, queue_line
 from pynotify.cli.channels import channel_table
-from pynotify.cli.rates import Sample, channel_rates, rates, take, topic_rates
+from pynotify.cli.rates import Sample, channel_rates, pattern_rates, rates, take, topic_rates
 from pynotify.cli.terminal import Watch, can_redraw, coloured, tidied_up
 from pynotify.cli.topics.look import topic_table
 
@@ -109,6 +109,8 @@ def _lines(name: str, before: Sample, now: Sample) -> list[str]:
     lines = [head, "", *figures, "", *backend_table(_laggards_first(now.stat))]
     if now.channels:
         lines += ["", *channel_table(now.channels, channel_rates(before, now))]
+    if now.patterns:
+        lines += ["", *channel_table(now.patterns, pattern_rates(before, now), "PATTERN")]
     if now.topics:
         lines += ["", *topic_table(now.topics, topic_rates(before, now))]
     return lines
@@ -136,10 +138,14 @@ def _document(name: str, before: Sample, now: Sample) -> dict[str, Any]:
 
 
 def _with_rates(before: Sample, now: Sample) -> dict[str, Any]:
-    """`rate` of a channel or topic is null when the look before did not see it."""
+    """`rate` of a channel, pattern or topic is null when the look before did not see it."""
     assert now.stat is not None
-    document = as_json(now.stat, now.topics, now.channels)
-    of_all = {"listened_channels": channel_rates, "topics": topic_rates}
+    document = as_json(now.stat, now.topics, now.channels, now.patterns)
+    of_all = {
+        "listened_channels": channel_rates,
+        "listened_patterns": pattern_rates,
+        "topics": topic_rates,
+    }
     for key, found in of_all.items():
         speed = found(before, now)
         for each in document[key]:

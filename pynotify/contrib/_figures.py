@@ -52,8 +52,9 @@ GAUGES = (
     ("pynotify_queue_usage_ratio", "queue_usage", "Part of the queue in use, 0 to 1."),
     ("pynotify_queue_pages", "queue_pages", "Pages of 8 KiB in the shared ring."),
     ("pynotify_max_queue_pages", "max_queue_pages", "The same with those that may go to files."),
-    ("pynotify_channels", "channels", "Channels in the channel table."),
-    ("pynotify_subscriptions", "subscriptions", "Pairs of a backend and a channel."),
+    ("pynotify_channels", "channels", "Channels and patterns in the channel table."),
+    ("pynotify_patterns", "patterns", "Patterns that are listened to."),
+    ("pynotify_subscriptions", "subscriptions", "Pairs of a backend and a channel or pattern."),
 )
 #: The same of GatewayStat.
 GATEWAY_COUNTERS = (

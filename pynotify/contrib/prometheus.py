@@ -55,6 +55,7 @@ class PynotifyCollector(Collector):
     lock for a second.  `collect` never raises for the sake of a segment.  A bad name is a
     `ProgrammingError` at once.  A segment in which more than `max_channels` are listened to has
     no figures of channels, for each is a time series: `pynotify_channels_left_out` counts them.
+    The same holds of patterns.
     """
 
     def __init__(self, *of: str | Engine, max_channels: int = 200) -> None:
@@ -85,6 +86,7 @@ class PynotifyCollector(Collector):
         yield from _of_segments(present)
         yield from _of_backends(present)
         yield from _of_listened(looks, self._max_channels)
+        yield from _of_patterns(looks, self._max_channels)
         topics = [(name, topic) for name, look in looks.items() for topic in look.topics]
         if topics:
             yield from _of_topics(topics)
@@ -135,6 +137,7 @@ class _Look(NamedTuple):
     stat: EngineStat | None = None
     topics: Sequence[TopicStats] = ()
     channels: Sequence[ListenedChannel] = ()
+    patterns: Sequence[ListenedChannel] = ()
     stuck: int = 0
 
 
@@ -148,6 +151,7 @@ def _look(name: str, engine: Engine | None) -> _Look:
                 engine.stat(timeout=_PATIENCE),
                 engine.topics(timeout=_PATIENCE),
                 engine.channels(timeout=_PATIENCE),
+                engine.patterns(timeout=_PATIENCE),
             )
         except LockTimeout as error:
             logger.info("no figures of segment %r: %s", name, error)
@@ -210,6 +214,25 @@ def _of_listened(looks: Mapping[str, _Look], limit: int) -> Iterable[Metric]:
             listeners.add_metric((name, each.database, each.name), each.listeners)
             heard.add_metric((name, each.database, each.name), each.notifications)
     yield from (listeners, heard, left_out)
+
+
+def _of_patterns(looks: Mapping[str, _Look], limit: int) -> Iterable[Metric]:
+    """Nothing when none is listened to."""
+    labels = ("segment", "database", "pattern")
+    listeners = GaugeMetricFamily(
+        "pynotify_pattern_listeners", "Connections that listen to the pattern.", labels=labels
+    )
+    heard = CounterMetricFamily(
+        "pynotify_pattern_notifications",
+        "Notifications on channels that matched the pattern.",
+        labels=labels,
+    )
+    for name, look in looks.items():
+        for each in look.patterns if len(look.patterns) <= limit else ():
+            listeners.add_metric((name, each.database, each.name), each.listeners)
+            heard.add_metric((name, each.database, each.name), each.notifications)
+    if listeners.samples:
+        yield from (listeners, heard)
 
 
 def _families(

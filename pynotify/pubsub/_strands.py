@@ -118,7 +118,7 @@ class Strands(Subscription):
         """The channels it listens to."""
         return tuple(self._merged.strands)
 
-    def add(self, *channels: str) -> None:
+    def add(self, *channels: str) -> None:  # type: ignore[override]
         """Listen to the channels, too, when this returns.  Adding one twice changes nothing."""
         self._check_open()
         self._link.transactions.refuse("subscribe")
@@ -135,7 +135,7 @@ class Strands(Subscription):
             strand.closed = True  # the connection forgets it with the next that is closed
             raise
 
-    def discard(self, *channels: str) -> None:
+    def discard(self, *channels: str) -> None:  # type: ignore[override]
         """Stop listening to the channels; what was not taken of them is dropped."""
         self._check_open()
         self._link.transactions.refuse("unsubscribe")
@@ -198,10 +198,10 @@ class AsyncStrands(AsyncSubscription):
 
     async def open(self) -> None:
         """Start to listen, before any channel is added."""
-        self._channels = ()
+        self._keys = ()
         await self._open()
 
-    async def add(self, *channels: str) -> None:
+    async def add(self, *channels: str) -> None:  # type: ignore[override]
         """Listen to the channels, too, when this returns.  Adding one twice changes nothing."""
         self._check_open()
         self._link.transactions.refuse("subscribe")
@@ -224,7 +224,7 @@ class AsyncStrands(AsyncSubscription):
             raise
         self._receiver.start_reading()
 
-    async def discard(self, *channels: str) -> None:
+    async def discard(self, *channels: str) -> None:  # type: ignore[override]
         """Stop listening to the channels; what was not taken of them is dropped."""
         self._check_open()
         self._link.transactions.refuse("unsubscribe")

@@ -1,7 +1,8 @@
 """Was every message that was owed handed over: once, in order, unchanged?
 
 1. ``chan_seq`` is dense per (database, channel). A listener (one log) owes every number of a
-   channel from the ``chan_seq`` of its LISTEN record on.
+   channel from the ``chan_seq`` of its LISTEN record on. What came by a pattern has no number, and
+   is no part of it.
 2. The debt ends with the last message handed over if it unlistened, closed or died. An UNLISTEN
    record proves more: everything below ``chan_seq - lag`` was owed.
 3. It runs to the channel's last SEND only for a listener alive and reading at the end: its process
@@ -45,7 +46,7 @@ from spark_jobs.engine.partials import reports_of
 from spark_jobs.engine.tables import groups, write_rows
 from spark_jobs.logs.model import Chunk, Survey
 from spark_jobs.logs.reader import LogReader
-from spark_jobs.logs.schema import Kind
+from spark_jobs.logs.schema import UNNUMBERED, Kind
 from spark_jobs.result import JobResult
 
 KEYS = ("engine", "database", "channel")
@@ -196,7 +197,7 @@ class Partials:
     )
     BY_FILE = True
 
-    FIELDS = ("ts", "commit_seq", "chan_seq", "kind", "attempts", "lag", "batch", "aux")
+    FIELDS = ("ts", "commit_seq", "chan_seq", "kind", "attempts", "lag", "batch", "aux", "flags")
 
     def __init__(
         self,
@@ -223,6 +224,10 @@ class Partials:
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         records, kind = chunk.records, chunk.kind
+        unnumbered = (records["flags"] & UNNUMBERED) != 0
+        if unnumbered.any():
+            unnumbered &= (kind == _RECV) | (kind == _SEND)
+            chunk = replace(chunk, channel=np.where(unnumbered, -1, chunk.channel))
         named = chunk.channel >= 0
         received = np.flatnonzero(named & (kind == _RECV))
         sent = np.flatnonzero(named & (kind == _SEND))

@@ -26,6 +26,8 @@ NAME_PIECE: Final = 32
 
 USEFUL: Final = 1
 """Bit of ``flags`` in a WAKE record: something was found."""
+UNNUMBERED: Final = 2
+"""Bit of ``flags`` of a SEND or RECV: a pattern heard it, and ``chan_seq`` says nothing."""
 
 
 class Kind(IntEnum):

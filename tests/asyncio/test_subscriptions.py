@@ -678,3 +678,41 @@ class TestStart:
             await task.stop()
             assert errors == []
         assert not caplog.records
+
+
+class TestPatterns:
+    async def test_listened_to(self, aconnect: AsyncConnections, remote: Remote) -> None:
+        conn, other = await aconnect(), remote(aconnect.name)
+        async with conn.transaction():
+            await conn.listen_pattern("c*", "*1")
+            await conn.listen("c2")
+        assert await conn.listening_patterns() == ("c*", "*1")
+        assert await conn.patterns() == {"c*": 1, "*1": 1}
+        await conn.unlisten_pattern("*1")
+        other.notify("c1", "1")
+        other.notify("c2", "2")
+        found = [message async for message in conn.notifies(stop_after=2, timeout=PATIENCE)]
+        assert [(m.channel, m.pattern) for m in found] == [("c1", "c*"), ("c2", None)]
+        await conn.unlisten_all()
+        assert await conn.patterns() == {}
+
+    async def test_subscribed_to(self, aconnect: AsyncConnections, remote: Remote) -> None:
+        conn, other = await aconnect(), remote(aconnect.name)
+        subscription = conn.subscribe("x", patterns=["c*"])
+        assert (subscription.channels, subscription.patterns) == (("x",), ("c*",))
+        async with subscription as sub:
+            await sub.add(patterns=["?9"])
+            for channel in ("x", "c1", "y", "y9"):
+                other.notify(channel, channel)
+            found = [await sub.next(PATIENCE) for _ in range(3)]
+            assert [(m.channel, m.pattern) for m in found] == [
+                ("x", None),
+                ("c1", "c*"),
+                ("y9", "?9"),
+            ]
+            await sub.discard("x", patterns=["c*"])
+            other.notify("c1")
+            other.notify("z9", "last")
+            assert await texts(sub, 1) == ["last"]
+            assert await conn.patterns() == {"?9": 1}
+        assert await conn.patterns() == {}

@@ -52,6 +52,37 @@ def test_psqls_sentence(listen: Start, conn: pynotify.Connection) -> None:
     )
 
 
+def test_patterns(listen: Start, conn: pynotify.Connection) -> None:
+    running = listen("x1", "--pattern", "x*", "--pattern", "*é", "--json")
+    for channel in ("x1", "x2", "é", "y"):
+        conn.notify(channel)
+    lines = [json.loads(running.line()) for _ in range(3)]
+    assert [(line["channel"], line.get("pattern")) for line in lines] == [
+        ("x1", None),
+        ("x2", "x*"),
+        ("é", "*é"),
+    ]
+
+
+def test_a_pattern_in_a_line_and_in_the_environment(
+    listen: Start, conn: pynotify.Connection, tmp_path: Path
+) -> None:
+    running = listen("--pattern", "x*", "--format", "{channel} {pattern}")
+    conn.notify("x2")
+    assert running.line() == b"x2 x*"
+    command = f'echo "$NOTIFY_CHANNEL $NOTIFY_PATTERN" >> {tmp_path}/out'
+    executing = listen("--pattern", "x*", "--exec", command, "--count", "1", channels=2)
+    conn.notify("x3")
+    assert executing.finish().status == 0
+    assert (tmp_path / "out").read_text() == "x3 x*\n"
+
+
+def test_something_has_to_be_named() -> None:
+    done = run("listen")
+    assert done.status == 2
+    assert "name a channel, or a --pattern" in done.err
+
+
 def test_each_line_comes_at_once(listen: Start, conn: pynotify.Connection) -> None:
     """The next notification is sent only when the line of the one before has been read."""
     running = listen("x")

@@ -105,12 +105,14 @@ def test_stat_json_is_all_of_engine_stat(
     engine: pynotify.Engine, engine_name: str, conn: pynotify.Connection
 ) -> None:
     conn.listen("c")
+    conn.listen_pattern("c*")
     document = json.loads(run("stat", engine_name, "--json").out)
     assert document.pop("name") == engine_name
     (backend,) = document["backends"]
     assert backend.pop("command") == Path("/proc/self/comm").read_text().strip()
     assert document.pop("topics") == []
     assert document.pop("listened_channels") == [asdict(each) for each in engine.channels()]
+    assert document.pop("listened_patterns") == [asdict(each) for each in engine.patterns()]
     assert document == asdict(engine.stat())
 
 

@@ -143,7 +143,8 @@ class TestBatch:
         assert orders == sorted(set(orders))
 
     def test_columns_that_do_not_fit(self) -> None:
-        good = (bytes(8), bytes(8), bytes(4), bytes(8), bytes(4), bytes(8) + b"\1" + bytes(7), b"x")
+        offsets, numbers = bytes(8) + b"\1" + bytes(7), bytes(4)
+        good = (bytes(8), bytes(8), numbers, bytes(8), numbers, numbers, offsets, b"x")
         assert Columns(*good, ["c"], 0).payloads() == [b"x"]
         for number, column in enumerate(good):
             bad = [*good]
@@ -152,7 +153,7 @@ class TestBatch:
                 Columns(*bad, ["c"], 0)
         for offsets in (b"", bytes(8), b"\1" + bytes(15), b"\1" + bytes(7) + bytes(8)):
             with pytest.raises(ValueError, match="do not fit"):
-                Columns(*good[:5], offsets, good[6], ["c"], 0)
+                Columns(*good[:6], offsets, good[7], ["c"], 0)
         with pytest.raises(ValueError, match="do not fit"):
             Columns(*good, [b"c"], 0)  # type: ignore[list-item]
         with pytest.raises(IndexError):

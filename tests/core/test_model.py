@@ -29,6 +29,7 @@ PLACES = 4
 places = st.integers(0, PLACES - 1)
 channels = st.sampled_from(["a", "b", "c", "é" * 31])
 some_channels = st.lists(channels, max_size=3)
+some_patterns = st.lists(st.sampled_from(["*", "[ab]", "a", "?", "é*", "c"]), max_size=3)
 payloads = st.sampled_from(["", "1", "2", "3", "x" * 3000, "y" * 7999])
 some_payloads = st.lists(payloads, max_size=6)
 names = st.sampled_from(["s", "t"])
@@ -84,6 +85,18 @@ class Schedule(RuleBasedStateMachine):
         session, model = self.both(place)
         session.unlisten(*channels)
         model.unlisten(*channels)
+
+    @rule(place=places, patterns=some_patterns)
+    def listen_pattern(self, place: int, patterns: list[str]) -> None:
+        session, model = self.both(place)
+        session.listen_pattern(*patterns)
+        model.listen_pattern(*patterns)
+
+    @rule(place=places, patterns=some_patterns)
+    def unlisten_pattern(self, place: int, patterns: list[str]) -> None:
+        session, model = self.both(place)
+        session.unlisten_pattern(*patterns)
+        model.unlisten_pattern(*patterns)
 
     @rule(place=places)
     def unlisten_all(self, place: int) -> None:
@@ -165,8 +178,8 @@ class Schedule(RuleBasedStateMachine):
             assert session.wait(10) is True
 
     def compare(self, heard: list[Heard], expected: list[Message]) -> None:
-        assert [(message.channel, message.payload) for message in heard] == [
-            (message.channel, message.payload) for message in expected
+        assert [(message.channel, message.payload, message.pattern) for message in heard] == [
+            (message.channel, message.payload, message.pattern) for message in expected
         ]
         for real, model in zip(heard, expected, strict=True):
             assert (real.pid, real.backend_id) == self.senders[model.sender]
@@ -190,6 +203,7 @@ class Schedule(RuleBasedStateMachine):
     def same_registrations(self) -> None:
         for session, model in zip(self.real, self.modelled, strict=True):
             assert session.listening_channels() == model.listening
+            assert session.listening_patterns() == model.patterns
 
     @precondition(lambda self: self.modelled)
     @invariant()
@@ -202,7 +216,7 @@ class Schedule(RuleBasedStateMachine):
             row = rows[session.backend_id]
             assert row.in_transaction == model.in_transaction
             assert row.database == model.database
-            assert row.channels == len(model.listening)
+            assert row.channels == len(model.listening) + len(model.patterns)
 
     def teardown(self) -> None:
         with contextlib.ExitStack() as stack:

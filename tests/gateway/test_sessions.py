@@ -218,6 +218,23 @@ def test_clients_and_processes_hear_each_other(
         assert client.notification() == (os.getpid(), "a", "back")
 
 
+def test_a_star_is_a_letter_of_a_channel_and_clients_are_heard_by_patterns(
+    engine: pynotify.Engine, new_gateway: NewGateway, connect: Connect
+) -> None:
+    """PostgreSQL has no patterns."""
+    gateway, native = new_gateway(engine), connect(to=engine)
+    with gateway.client() as client:
+        client.ask('LISTEN "a*"')
+        native.listen_pattern("a*")
+        client.ask("NOTIFY ab, 'not for it'")
+        native.notify("a*", "for both")
+        assert client.notification() == (os.getpid(), "a*", "for both")
+        assert [(m.channel, m.pattern) for m in receive(native, 2)] == [("ab", "a*"), ("a*", "a*")]
+        assert native.channels() == {"a*": 1}
+        client.ask("UNLISTEN *")
+        assert native.patterns() == {"a*": 1}
+
+
 def test_pids_of_clients_are_never_those_of_processes_and_differ(gateway: Running) -> None:
     pids = set()
     for _ in range(50):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from logwriter import BOOT, LogWriter, flip_bit, receives, sends
 
+import pynotify
 from spark_jobs.engine.tables import read_table
 from spark_jobs.figures import hgrm
 from spark_jobs.figures.histogram import bucket
@@ -429,3 +430,34 @@ def test_a_time_namespace_of_its_own_is_another_clock(local: Any, tmp_path: Path
         log.write()
     measured = latency.run(local, survey([tmp_path]), tmp_path / "latency")
     assert measured.totals["other_clock"] == 10  # of the second's; the third is the host's
+
+
+def test_what_came_by_a_pattern_is_no_part_of_an_audit(local: Any, tmp_path: Path) -> None:
+    """Logs of the engine: such messages have no number, or one that this listener does not owe."""
+    name, logs = f"audit-{os.getpid()}", tmp_path / "logs"
+    logs.mkdir()
+    with pynotify.open(name) as engine:
+        sender = engine.connect(latency_log=logs)
+        plain = engine.connect(latency_log=logs)
+        by_pattern = engine.connect(latency_log=logs)
+        plain.listen("c")
+        for _ in range(2):
+            by_pattern.listen_pattern("*")
+            for number in range(10):
+                sender.notify("c", f"{number}")
+                sender.notify("only a pattern", f"{number}")
+            assert (len(plain.poll()), len(by_pattern.poll())) == (10, 20)
+            by_pattern.unlisten_all()
+            sender.notify("c", "not for the pattern")
+            assert len(plain.poll()) == 1
+        for conn in (sender, plain, by_pattern):
+            conn.close()
+    pynotify.unlink(name)
+    result = run_audit(local, logs)
+    (row,) = result.rows
+    assert not result.violation
+    assert (row["channel"], row["expected"], row["distinct"]) == ("c", 22, 22)
+    assert (row["lost"], row["dup"], row["unproven"]) == (0, 0, 0)
+    measured = latency.run(local, survey([logs]), tmp_path / "latency")
+    counted = {row["channel"]: row["n"] for row in measured.rows if row["wake"] == "all"}
+    assert counted["only a pattern"] == 20

@@ -1,8 +1,9 @@
 """LISTEN and NOTIFY in plain Python: what `pynotify` promises, without memory, locks or signals.
 
 One `Model` is one segment; `ModelConnection` has the methods of `pynotify.Connection`.  A
-message is heard by a connection if its channel is listened to when it is committed, and is
-delivered unless the connection has stopped listening before it reads.
+message is heard by a connection if its channel, or a pattern that matches it, is listened to when
+it is committed.  It is delivered once, unless the connection has stopped listening to all of these
+before it reads; by its channel, or else by the pattern that was listened to first.
 """
 
 from __future__ import annotations
@@ -10,12 +11,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from globs import fits
+
 
 class Message(NamedTuple):
     channel: str
     payload: str
     sender: int
     commit: int
+    pattern: str | None = None
+
+
+class Key(NamedTuple):
+    """What is listened to: a channel or a pattern."""
+
+    is_pattern: bool
+    name: str
+
+    def fits(self, channel: str) -> bool:
+        return fits(self.name, channel) if self.is_pattern else self.name == channel
 
 
 @dataclass
@@ -23,7 +37,7 @@ class Level:
     """A transaction (the first level) or a savepoint: its ordered actions and notifications."""
 
     name: str | None = None
-    actions: list[tuple[str, str]] = field(default_factory=list)
+    actions: list[tuple[str, Key]] = field(default_factory=list)
     notifications: list[tuple[str, str]] = field(default_factory=list)
 
     def notify(self, channel: str, payload: str) -> None:
@@ -50,13 +64,22 @@ class Model:
 class ModelConnection:
     def __init__(self, model: Model, database: str, number: int) -> None:
         self._model, self.database, self.number = model, database, number
-        self.listening: set[str] = set()
+        #: In the order of their LISTENs; each hears the commits after its number.
+        self._keys: dict[Key, int] = {}
         self.inbox: list[Message] = []
         self.levels: list[Level] = []
 
     @property
     def in_transaction(self) -> bool:
         return bool(self.levels)
+
+    @property
+    def listening(self) -> set[str]:
+        return {key.name for key in self._keys if not key.is_pattern}
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        return tuple(key.name for key in self._keys if key.is_pattern)
 
     def savepoint_names(self) -> list[str]:
         return [level.name for level in self.levels[1:] if level.name is not None]
@@ -67,19 +90,25 @@ class ModelConnection:
     # ---- statements: each in the open transaction, or in one of its own ------------------------
 
     def listen(self, *channels: str) -> None:
-        self._act("listen", channels)
+        self._act("listen", [Key(False, channel) for channel in channels])
 
     def unlisten(self, *channels: str) -> None:
-        self._act("unlisten", channels)
+        self._act("unlisten", [Key(False, channel) for channel in channels])
+
+    def listen_pattern(self, *patterns: str) -> None:
+        self._act("listen", [Key(True, pattern) for pattern in patterns])
+
+    def unlisten_pattern(self, *patterns: str) -> None:
+        self._act("unlisten", [Key(True, pattern) for pattern in patterns])
 
     def unlisten_all(self) -> None:
-        self._act("unlisten all", ("*",))
+        self._act("unlisten all", [Key(True, "*")])
 
-    def _act(self, action: str, channels: tuple[str, ...]) -> None:
+    def _act(self, action: str, keys: list[Key]) -> None:
         alone = not self.levels
         if alone:
             self.begin()
-        self.levels[-1].actions += [(action, channel) for channel in channels]
+        self.levels[-1].actions += [(action, key) for key in keys]
         if alone:
             self.commit()
 
@@ -133,22 +162,38 @@ class ModelConnection:
         for connection in self._model.connections:
             if connection.database == self.database:
                 connection.inbox += [
-                    Message(channel, payload, self.number, self._model.commits)
+                    message
                     for channel, payload in level.notifications
-                    if channel in connection.listening
+                    for message in [Message(channel, payload, self.number, self._model.commits)]
+                    if connection._owed_by(message) is not None
                 ]
 
-    def _apply(self, actions: list[tuple[str, str]]) -> None:
-        wanted = set(self.listening)
-        for action, channel in actions:
+    def _apply(self, actions: list[tuple[str, Key]]) -> None:
+        wanted = dict(self._keys)
+        for action, key in actions:
             if action == "listen":
-                wanted.add(channel)
+                wanted.setdefault(key, self._model.commits - 1)
             elif action == "unlisten":
-                wanted.discard(channel)
+                wanted.pop(key, None)
             else:
                 wanted.clear()
-        self.listening = wanted
-        self.inbox = [message for message in self.inbox if message.channel in wanted]
+        # What was listened to before, and is again, has never ended.
+        old = {key: since for key, since in self._keys.items() if key in wanted}
+        self._keys = old | {key: since for key, since in wanted.items() if key not in old}
+        self.inbox = [message for message in self.inbox if self._owed_by(message) is not None]
+
+    def _owed_by(self, message: Message) -> Key | None:
+        owing = [
+            key
+            for key, since in self._keys.items()
+            if since < message.commit and key.fits(message.channel)
+        ]
+        return min(owing, key=lambda key: key.is_pattern, default=None)
+
+    def _delivered(self, message: Message) -> Message:
+        key = self._owed_by(message)
+        assert key is not None
+        return message._replace(pattern=key.name if key.is_pattern else None)
 
     # ---- receiving -----------------------------------------------------------------------------
 
@@ -157,4 +202,4 @@ class ModelConnection:
             return []
         count = len(self.inbox) if limit is None else limit
         taken, self.inbox = self.inbox[:count], self.inbox[count:]
-        return taken
+        return [self._delivered(message) for message in taken]

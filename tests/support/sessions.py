@@ -132,11 +132,14 @@ class Heard(NamedTuple):
     pid: int
     backend_id: int
     seq: int
+    pattern: str | None
 
 
 def plain(value: Any) -> Any:
     if isinstance(value, pynotify.Notify):
-        return Heard(value.channel, value.payload, value.pid, value.backend_id, value.seq)
+        return Heard(
+            value.channel, value.payload, value.pid, value.backend_id, value.seq, value.pattern
+        )
     if isinstance(value, list):
         return [plain(item) for item in value]
     return value

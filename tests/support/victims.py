@@ -167,6 +167,7 @@ def work(name: str, log: Log) -> None:
     """A bit of everything; `meanwhile` notifies it."""
     with pynotify.connect(name) as conn:
         conn.listen(OWN, "another")
+        conn.listen_pattern(f"{OWN}*", "[an]*")
         _send(conn, log, "a")
         _send(conn, log, "b.1", "b.2", "b.3")
         _send_with_everything(conn, log, "c")
@@ -186,6 +187,7 @@ def work(name: str, log: Log) -> None:
             conn.poll()
         conn.queue_usage()
         conn.unlisten("another")
+        conn.unlisten_pattern(f"{OWN}*")
         conn.listen("another", "z")
         conn.unlisten_all()
         _send(conn, log, "e")
@@ -232,6 +234,7 @@ def notify_once(name: str, log: Log) -> None:
 
 def listen_once(name: str, log: Log) -> None:
     with pynotify.connect(name) as conn:
+        conn.listen_pattern(f"{OWN}*")
         conn.listen(OWN, "another")
 
 

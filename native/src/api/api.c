@@ -16,6 +16,7 @@
 #include "api/engine.h"
 #include "backend/backend.h"
 #include "backend/channel.h"
+#include "base/glob.h"
 #include "backend/generation.h"
 #include "base/os.h"
 #include "commit/async.h"
@@ -491,7 +492,7 @@ static void unlisten_for_log(pn_conn *conn)
     pn_txn txn = {.conn = conn, .pending.dboid = conn->dboid};
     if (conn->log == NULL || pn_load_relaxed(&conn->nlistening) == 0)
         return;
-    if (pn_pending_action(&txn.pending, PN_ACTION_UNLISTEN_ALL, NULL, 0) == 0)
+    if (pn_pending_action(&txn.pending, PN_ACTION_UNLISTEN_ALL, false, NULL, 0) == 0)
         while (pn_async_commit_held(&txn) == -EINTR)
             ; /* no caller is there to be interrupted */
     pn_pending_free(&txn.pending);
@@ -654,6 +655,7 @@ PN_API void pn_batch_free(pn_batch *batch)
     free(batch->backend_id);
     free(batch->sender);
     free(batch->channel);
+    free(batch->pattern);
     free(batch->routes);
     free(batch->offset);
     free(batch->data);
@@ -766,6 +768,14 @@ static bool is_listened_to(const struct pn_local_channel *c)
     return (c->routes & 1U << PN_ROUTE_LISTEN) != 0;
 }
 
+/* Append a name and its NUL, if both fit; where the next one goes. */
+static size_t put_name(const struct pn_local_channel *c, char *names, size_t used, size_t cap)
+{
+    if (used + c->len + 1 <= cap)
+        memcpy(names + used, c->name, c->len + 1);
+    return used + c->len + 1;
+}
+
 PN_API int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap)
 {
     int rc = pn_conn_check(conn);
@@ -774,7 +784,7 @@ PN_API int pn_conn_listening(pn_conn *conn, uint32_t *channels, size_t cap)
     uint32_t n = 0;
     pthread_mutex_lock(&conn->recv_mutex);
     for (uint32_t i = 0; i < conn->local.n; i++)
-        if (is_listened_to(&conn->local.at[i])) {
+        if (is_listened_to(&conn->local.at[i]) && !conn->local.at[i].pattern) {
             if (n < cap)
                 channels[n] = i;
             n++;
@@ -792,12 +802,53 @@ PN_API int64_t pn_conn_listening_names(pn_conn *conn, char *names, size_t cap)
     pthread_mutex_lock(&conn->recv_mutex);
     for (uint32_t i = 0; i < conn->local.n; i++) {
         const struct pn_local_channel *c = &conn->local.at[i];
-        if (!is_listened_to(c))
-            continue;
-        if (used + c->len + 1 <= cap)
-            memcpy(names + used, c->name, c->len + 1);
-        used += c->len + 1;
+        if (is_listened_to(c) && !c->pattern)
+            used = put_name(c, names, used, cap);
     }
     pthread_mutex_unlock(&conn->recv_mutex);
     return (int64_t) used;
+}
+
+PN_API int64_t pn_conn_listening_patterns(pn_conn *conn, char *names, size_t cap)
+{
+    int rc = pn_conn_check(conn);
+    if (rc != 0)
+        return rc;
+    size_t used = 0;
+    const struct pn_local_channels *l = &conn->local;
+    pthread_mutex_lock(&conn->recv_mutex);
+    for (uint32_t i = 0; i < l->npatterns; i++)
+        if (is_listened_to(&l->at[l->pattern[i]]))
+            used = put_name(&l->at[l->pattern[i]], names, used, cap);
+    pthread_mutex_unlock(&conn->recv_mutex);
+    return (int64_t) used;
+}
+
+/* recv_mutex held. */
+static bool owes(const struct pn_local_channel *c, uint64_t seq)
+{
+    return c != NULL && is_listened_to(c) && c->since_xid[PN_ROUTE_LISTEN] < seq;
+}
+
+PN_API int pn_conn_owes(pn_conn *conn, const char *channel, size_t len, uint64_t seq)
+{
+    int rc = pn_conn_check(conn);
+    if (rc != 0)
+        return rc;
+    const struct pn_local_channels *l = &conn->local;
+    uint64_t hash = pn_channel_hash(conn->dboid, channel, len);
+    pthread_mutex_lock(&conn->recv_mutex);
+    bool owed = owes(pn_local_find(l, hash, channel, len, false), seq);
+    for (uint32_t i = 0; !owed && i < l->npatterns; i++) {
+        const struct pn_local_channel *c = &l->at[l->pattern[i]];
+        owed = owes(c, seq) && pn_glob_matches(c->name, c->len, channel, len);
+    }
+    pthread_mutex_unlock(&conn->recv_mutex);
+    return owed;
+}
+
+PN_API int pn_pattern_matches(const char *pattern, size_t pattern_len, const char *name,
+                              size_t name_len)
+{
+    return pn_glob_matches(pattern, pattern_len, name, name_len);
 }

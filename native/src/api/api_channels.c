@@ -1,4 +1,4 @@
-/* api_channels.c - the C API: which channels are listened to, and by how many backends. */
+/* api_channels.c - the C API: which channels and patterns are listened to, by how many backends. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "backend/channel.h"
 #include "backend/conn.h"
+#include "backend/pattern.h"
 #include "backend/upstream.h"
 #include "segment/lock.h"
 
@@ -36,9 +37,9 @@ PN_API int pn_channel_listeners(pn_conn *conn, const char *channel, size_t len)
     return rc;
 }
 
-/* What is asked for: `all` databases or one, and how the names begin. */
+/* What is asked for: channels or patterns, `all` databases or one, and how the names begin. */
 struct wanted {
-    bool all;
+    bool patterns, all;
     uint32_t dboid;
     const char *prefix;
     size_t len;
@@ -49,8 +50,9 @@ static bool fill_row(const struct pn_segment *seg, struct GlobalChannelEntry *e,
                      const struct wanted *want, pn_channel_row *row)
 {
     size_t name_len = *(volatile const uint16_t *) &e->name_len;
-    if (e->state != PN_CHANNEL_USED || (!want->all && e->dboid != want->dboid) ||
-        listeners_of(e) == 0)
+    uint32_t dboid = e->dboid & ~PN_PATTERN;
+    if (e->state != PN_CHANNEL_USED || pn_is_pattern(e) != want->patterns ||
+        (!want->all && dboid != want->dboid) || listeners_of(e) == 0)
         return false;
     if (name_len < want->len || name_len > seg->max_channel_name || name_len > sizeof row->name)
         return false;
@@ -61,7 +63,7 @@ static bool fill_row(const struct pn_segment *seg, struct GlobalChannelEntry *e,
     row->notifications = e->next_chan_seq - e->first_chan_seq;
     row->name_len = (uint32_t) name_len;
     memcpy(row->name, pn_channel_name(seg, e), name_len);
-    snprintf(row->database, sizeof row->database, "%.255s", pn_database_name_locked(seg, e->dboid));
+    snprintf(row->database, sizeof row->database, "%.255s", pn_database_name_locked(seg, dboid));
     return true;
 }
 
@@ -78,11 +80,9 @@ static int fill_rows(const struct pn_segment *seg, const struct wanted *want, ui
     return found;
 }
 
-PN_API int pn_channel_list(pn_conn *conn, const char *prefix, size_t len, uint32_t *from,
-                           pn_channel_row *rows, size_t cap)
+static int list(pn_conn *conn, struct wanted want, uint32_t *from, pn_channel_row *rows, size_t cap)
 {
     struct pn_hold hold;
-    struct wanted want = {false, 0, prefix, len};
     int rc = pn_conn_check(conn);
     if (rc == 0)
         rc = *from == 0 ? pn_backend_reap_and_lock(conn->seg, &hold)
@@ -95,17 +95,29 @@ PN_API int pn_channel_list(pn_conn *conn, const char *prefix, size_t len, uint32
     return rc;
 }
 
-PN_API int pn_engine_channels(pn_engine *engine, const char *database, size_t database_len,
-                              const char *prefix, size_t len, uint32_t *from, pn_channel_row *rows,
-                              size_t cap)
+PN_API int pn_channel_list(pn_conn *conn, const char *prefix, size_t len, uint32_t *from,
+                           pn_channel_row *rows, size_t cap)
+{
+    return list(conn, (struct wanted) {.prefix = prefix, .len = len}, from, rows, cap);
+}
+
+PN_API int pn_pattern_list(pn_conn *conn, const char *prefix, size_t len, uint32_t *from,
+                           pn_channel_row *rows, size_t cap)
+{
+    return list(conn, (struct wanted) {.patterns = true, .prefix = prefix, .len = len}, from, rows,
+                cap);
+}
+
+static int list_all(pn_engine *engine, struct wanted want, const char *database,
+                    size_t database_len, uint32_t *from, pn_channel_row *rows, size_t cap)
 {
     struct pn_hold hold;
-    struct wanted want = {database_len == 0, 0, prefix, len};
     struct pn_segment *seg = engine->seg;
     int rc = *from == 0 ? pn_backend_reap_and_lock(seg, &hold)
                         : pn_lock_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, engine);
     if (rc != 0)
         return rc;
+    want.all = database_len == 0;
     if (!want.all)
         want.dboid = pn_database_of_locked(seg, database, (uint32_t) database_len);
     if (want.all || want.dboid != 0)
@@ -114,4 +126,20 @@ PN_API int pn_engine_channels(pn_engine *engine, const char *database, size_t da
         *from = 0;
     pn_lock_release(seg);
     return rc;
+}
+
+PN_API int pn_engine_channels(pn_engine *engine, const char *database, size_t database_len,
+                              const char *prefix, size_t len, uint32_t *from, pn_channel_row *rows,
+                              size_t cap)
+{
+    struct wanted want = {.prefix = prefix, .len = len};
+    return list_all(engine, want, database, database_len, from, rows, cap);
+}
+
+PN_API int pn_engine_patterns(pn_engine *engine, const char *database, size_t database_len,
+                              const char *prefix, size_t len, uint32_t *from, pn_channel_row *rows,
+                              size_t cap)
+{
+    struct wanted want = {.patterns = true, .prefix = prefix, .len = len};
+    return list_all(engine, want, database, database_len, from, rows, cap);
 }

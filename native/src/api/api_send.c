@@ -154,14 +154,22 @@ PN_API int pn_txn_notify(pn_txn *txn, const char *channel, size_t channel_len, c
     return rc < 0 ? rc : 0;
 }
 
-static int act(pn_txn *txn, enum pn_action_kind kind, const char *channel, size_t len)
+static int act_on(pn_txn *txn, enum pn_action_kind kind, bool pattern, const char *channel,
+                  size_t len)
 {
     int rc = check_open(txn);
     if (rc == 0 && kind != PN_ACTION_UNLISTEN_ALL)
-        rc = pn_check_channel(txn->conn, channel, len);
+        rc = pn_check_name(txn->conn, pattern ? "pattern" : "channel", channel, len);
+    if (rc == 0 && pattern && pn_load_relaxed(&txn->conn->me->bridge) != 0)
+        return pn_fail(EINVAL, "a bridge cannot listen to patterns");
     if (rc == 0 && (kind == PN_ACTION_LISTEN || kind == PN_ACTION_SUBSCRIBE))
         rc = pn_procsignal_arm(txn->conn); /* a listener is signalled from its commit on */
-    return rc != 0 ? rc : pn_pending_action(&txn->pending, kind, channel, len);
+    return rc != 0 ? rc : pn_pending_action(&txn->pending, kind, pattern, channel, len);
+}
+
+static int act(pn_txn *txn, enum pn_action_kind kind, const char *channel, size_t len)
+{
+    return act_on(txn, kind, false, channel, len);
 }
 
 PN_API int pn_txn_listen(pn_txn *txn, const char *channel, size_t channel_len)
@@ -187,6 +195,26 @@ PN_API int pn_txn_subscribe(pn_txn *txn, const char *channel, size_t channel_len
 PN_API int pn_txn_unsubscribe(pn_txn *txn, const char *channel, size_t channel_len)
 {
     return act(txn, PN_ACTION_UNSUBSCRIBE, channel, channel_len);
+}
+
+PN_API int pn_txn_listen_pattern(pn_txn *txn, const char *pattern, size_t pattern_len)
+{
+    return act_on(txn, PN_ACTION_LISTEN, true, pattern, pattern_len);
+}
+
+PN_API int pn_txn_unlisten_pattern(pn_txn *txn, const char *pattern, size_t pattern_len)
+{
+    return act_on(txn, PN_ACTION_UNLISTEN, true, pattern, pattern_len);
+}
+
+PN_API int pn_txn_subscribe_pattern(pn_txn *txn, const char *pattern, size_t pattern_len)
+{
+    return act_on(txn, PN_ACTION_SUBSCRIBE, true, pattern, pattern_len);
+}
+
+PN_API int pn_txn_unsubscribe_pattern(pn_txn *txn, const char *pattern, size_t pattern_len)
+{
+    return act_on(txn, PN_ACTION_UNSUBSCRIBE, true, pattern, pattern_len);
 }
 
 PN_API int pn_txn_bump(pn_txn *txn, uint32_t index)

@@ -83,7 +83,8 @@ static uint32_t find_database(struct pn_segment *seg, const char *name, uint32_t
     memcpy(db->name, name, len);
     db->name[len] = '\0';
     db->name_len = len;
-    db->dboid = ++seg->ctl->last_dboid; /* a new number: old entries do not belong to it */
+    /* a new number: old entries do not belong to it */
+    db->dboid = seg->ctl->last_dboid = seg->ctl->last_dboid % (PN_PATTERN - 1) + 1;
     return row;
 }
 

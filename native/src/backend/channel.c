@@ -12,7 +12,7 @@
  * 3. An entry has two levels of bitmap, so that finding the listeners of a channel costs the
  *    same with 10 and with 10,000 registered backends.
  * 4. An entry whose last listener left stays, for the sake of its chan_seq, until the room is
- *    needed for another channel.
+ *    needed for another channel; that of a pattern is freed (pattern.h).
  */
 #define _GNU_SOURCE
 #include "backend/channel.h"
@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "backend/pattern.h"
 #include "backend/upstream.h"
 #include "base/crashpoint.h"
 #include "segment/lock.h"
@@ -107,6 +108,7 @@ static struct GlobalChannelEntry *new_entry(struct pn_segment *seg, uint64_t has
     e->numListeners = 0;
     e->staged = 0;
     e->upstream = 0;
+    e->next_pattern = e->prev_pattern = 0;
     e->name_len = (uint16_t) len;
     memset(e->words, 0, (size_t) (seg->summary_words + seg->words) * 8);
     memcpy(pn_channel_name(seg, e), name, len);
@@ -116,7 +118,24 @@ static struct GlobalChannelEntry *new_entry(struct pn_segment *seg, uint64_t has
     e->next = *bucket;
     *bucket = pn_channel_index(seg, e) + 1;
     seg->ctl->channels_used++;
+    if (pn_is_pattern(e))
+        pn_pattern_link_locked(seg, e);
     return e;
+}
+
+/* Of a pattern, index_dirty is set: it goes with its last subscription. */
+static void free_if_unheard(struct pn_segment *seg, struct GlobalChannelEntry *e)
+{
+    if (!pn_is_pattern(e) || e->numListeners != 0 || e->staged != 0)
+        return;
+    if (seg->ctl->chan_seq_floor < e->next_chan_seq)
+        seg->ctl->chan_seq_floor = e->next_chan_seq; /* its count does not begin there again */
+    pn_pattern_unlink_locked(seg, e);
+    unchain(seg, e);
+    e->state = PN_CHANNEL_FREE;
+    e->next = seg->ctl->free_channel;
+    seg->ctl->free_channel = pn_channel_index(seg, e) + 1;
+    seg->ctl->channels_used--;
 }
 
 static void set_bit(struct pn_segment *seg, struct GlobalChannelEntry *e, uint32_t slot)
@@ -196,7 +215,8 @@ int pn_listen_stage_locked(struct pn_segment *seg, uint32_t slot, uint64_t hash,
         seg->ctl->index_dirty = 0;
         return pn_fail(PN_ECHANNELS,
                        "too many channels (max_channels is %u)\n"
-                       "Unlisten somewhere, or create the segment with a larger max_channels.",
+                       "Unlisten somewhere, or create the segment with a larger max_channels; a "
+                       "pattern counts as a channel.",
                        seg->max_channels);
     }
     struct pn_subscription *sub = &seg->subscription[link - 1];
@@ -261,6 +281,7 @@ void pn_unlisten_locked(struct pn_segment *seg, uint32_t slot, uint32_t subscrip
         set_listener_bit(seg, slot, backend->numSubs != 0);
     }
     PN_CRASH("unlisten:bit");
+    free_if_unheard(seg, e);
     sub->next = seg->ctl->free_subscription;
     seg->ctl->free_subscription = subscription + 1;
     seg->ctl->subscriptions_used--;
@@ -289,6 +310,7 @@ static void rebuild_entries(struct pn_segment *seg)
     memset(seg->bucket, 0, (size_t) seg->buckets * sizeof *seg->bucket);
     seg->ctl->free_channel = 0;
     seg->ctl->channels_used = 0;
+    seg->ctl->first_pattern = seg->ctl->patterns_used = 0;
     for (uint32_t i = seg->max_channels; i-- > 0;) {
         struct GlobalChannelEntry *e = pn_channel_at(seg, i);
         uint32_t *head = &seg->ctl->free_channel;
@@ -302,6 +324,19 @@ static void rebuild_entries(struct pn_segment *seg)
         }
         e->next = *head;
         *head = i + 1;
+    }
+}
+
+/* When the slots were walked. */
+static void rebuild_patterns(struct pn_segment *seg)
+{
+    for (uint32_t i = 0; i < seg->max_channels; i++) {
+        struct GlobalChannelEntry *e = pn_channel_at(seg, i);
+        if (e->state != PN_CHANNEL_USED || !pn_is_pattern(e))
+            continue;
+        pn_pattern_link_locked(seg, e);
+        PN_CRASH("recover:pattern");
+        free_if_unheard(seg, e);
     }
 }
 
@@ -347,6 +382,8 @@ int pn_channel_rebuild_locked(struct pn_segment *seg)
     seg->ctl->subscriptions_used = 0;
     for (uint32_t slot = 0; rc == 0 && slot < seg->max_backends; slot++)
         rc = rebuild_slot(seg, slot, used);
+    if (rc == 0)
+        rebuild_patterns(seg);
     seg->ctl->free_subscription = 0;
     for (uint32_t i = seg->max_subscriptions; rc == 0 && i-- > 0;)
         if ((used[i / 64] >> (i % 64) & 1) == 0) {

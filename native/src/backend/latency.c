@@ -43,6 +43,7 @@ void pn_log_send(struct pn_conn *conn, const struct pn_log_sent *sent, uint64_t 
                             .bytes = sent->payload_len,
                             .peer = conn->slot,
                             .kind = PN_LAT_SEND,
+                            .flags = sent->chan_seq == 0 ? PN_LATREC_UNNUMBERED : 0,
                             .aux = message_crc(conn, channel, sent->channel, sent->channel_len,
                                                sent->payload, sent->payload_len)};
     pn_latlog_append(conn->log, &rec);
@@ -111,6 +112,7 @@ void pn_log_received(struct pn_conn *conn, const pn_batch *batch, const uint64_t
                                 .peer = (uint32_t) batch->backend_id[i],
                                 .lag = low32(behind + (batch->n - 1 - i)),
                                 .kind = PN_LAT_RECV,
+                                .flags = chan_seq[i] == 0 ? PN_LATREC_UNNUMBERED : 0,
                                 .wake = wake,
                                 .batch = (uint32_t) batch->n,
                                 .aux = message_crc(conn, channel, local->name, local->len,

@@ -12,8 +12,8 @@
 struct pn_log_sent {
     const char *channel;
     const void *payload;
-    uint64_t hash; /* of the channel */
-    uint64_t chan_seq;
+    uint64_t hash;     /* of the channel */
+    uint64_t chan_seq; /* 0: it has none */
     uint32_t channel_len, payload_len;
 };
 void pn_log_send(struct pn_conn *conn, const struct pn_log_sent *sent, uint64_t xid, int64_t now);
@@ -28,7 +28,7 @@ struct pn_log_listen {
 void pn_log_listening(struct pn_conn *conn, const struct pn_log_listen *what, uint64_t xid,
                       int64_t now);
 
-/* Messages that pn_poll() hands over at `now`.  recv_mutex held. */
+/* Messages that pn_poll() hands over at `now`; chan_seq 0: by a pattern.  recv_mutex held. */
 void pn_log_received(struct pn_conn *conn, const pn_batch *batch, const uint64_t *chan_seq,
                      int64_t now, uint64_t behind);
 /* `at`: when the sleep ended, before any look for messages. */

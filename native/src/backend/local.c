@@ -10,7 +10,9 @@
  *    each channel which one was the last to hand it out, and of each batch which one filled it.  A
  *    channel that was handed out before the earliest of these is in no batch.  One that was handed
  *    out later may be, and waits; each poll looks at those that wait.
- * 3. A reader that keeps names by number is told which it has to look up: those of the batch whose
+ * 3. What was read by a pattern is of a channel that is not listened to: that gets a number while
+ *    it is handed out, and waits at once.
+ * 4. A reader that keeps names by number is told which it has to look up: those of the batch whose
  *    naming is not the one that the batch knows.  Namings are counted for the whole process, since
  *    one batch may serve several connections.
  */
@@ -29,14 +31,15 @@ static pn_atomic_u64 namings;
 /* ---- names ----------------------------------------------------------------------------------- */
 
 struct pn_local_channel *pn_local_find(const struct pn_local_channels *l, uint64_t hash,
-                                       const char *name, size_t len)
+                                       const char *name, size_t len, bool pattern)
 {
     if (l->table_size == 0)
         return NULL;
     uint32_t mask = l->table_size - 1;
     for (uint32_t i = (uint32_t) hash & mask; l->table[i] != 0; i = (i + 1) & mask) {
         struct pn_local_channel *c = &l->at[l->table[i] - 1];
-        if (c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
+        if (c->hash == hash && c->len == len && c->pattern == pattern &&
+            memcmp(c->name, name, len) == 0)
             return c;
     }
     return NULL;
@@ -101,6 +104,20 @@ static int grow_channels(struct pn_local_channels *l)
     return 0;
 }
 
+/* Room in the list for one more pattern with a number. */
+static int grow_patterns(struct pn_local_channels *l)
+{
+    if (l->pattern_names < l->patterns_cap)
+        return 0;
+    uint32_t cap = l->patterns_cap == 0 ? 8 : 2 * l->patterns_cap;
+    uint32_t *bigger = realloc(l->pattern, cap * sizeof *bigger);
+    if (bigger == NULL)
+        return -ENOMEM;
+    l->pattern = bigger;
+    l->patterns_cap = cap;
+    return 0;
+}
+
 /* ---- the free numbers: a heap ---------------------------------------------------------------- */
 
 static void push_free(struct pn_local_channels *l, uint32_t number)
@@ -129,11 +146,13 @@ static uint32_t pop_free(struct pn_local_channels *l)
 /* ---- channels come and go -------------------------------------------------------------------- */
 
 struct pn_local_channel *pn_local_add(struct pn_local_channels *l, uint64_t hash, const char *name,
-                                      size_t len)
+                                      size_t len, bool pattern)
 {
-    struct pn_local_channel *c = pn_local_find(l, hash, name, len);
+    struct pn_local_channel *c = pn_local_find(l, hash, name, len, pattern);
     if (c != NULL)
         return c;
+    if (pattern && grow_patterns(l) != 0)
+        return NULL;
     if (l->nfree == 0 && l->n == l->cap && grow_channels(l) != 0)
         return NULL;
     if (2 * (l->n + 1) > l->table_size && grow_table(l) != 0)
@@ -145,7 +164,9 @@ struct pn_local_channel *pn_local_add(struct pn_local_channels *l, uint64_t hash
     copy[len] = '\0';
     uint32_t number = l->nfree != 0 ? pop_free(l) : l->n++;
     c = &l->at[number];
-    *c = (struct pn_local_channel) {.name = copy, .len = (uint32_t) len, .hash = hash};
+    *c = (struct pn_local_channel) {
+        .name = copy, .len = (uint32_t) len, .hash = hash, .pattern = pattern};
+    l->pattern_names += pattern;
     c->named = pn_fetch_add_relaxed(&namings, 1) + 1;
     insert(l, number);
     return c;
@@ -154,6 +175,7 @@ struct pn_local_channel *pn_local_add(struct pn_local_channels *l, uint64_t hash
 static void forget(struct pn_local_channels *l, uint32_t number)
 {
     remove_from_table(l, number);
+    l->pattern_names -= l->at[number].pattern;
     free(l->at[number].name);
     l->at[number].name = NULL;
     push_free(l, number);
@@ -169,6 +191,23 @@ static void forget(struct pn_local_channels *l, uint32_t number)
     l->at = NULL;
     l->free = l->waiting = l->table = NULL;
     l->cap = l->table_size = 0;
+}
+
+void pn_local_begin_pattern(struct pn_local_channels *l, uint32_t number)
+{
+    uint32_t i = l->npatterns++;
+    for (; i != 0 && l->at[l->pattern[i - 1]].order > l->at[number].order; i--)
+        l->pattern[i] = l->pattern[i - 1];
+    l->pattern[i] = number;
+}
+
+void pn_local_end_pattern(struct pn_local_channels *l, uint32_t number)
+{
+    uint32_t i = 0;
+    while (l->pattern[i] != number)
+        i++;
+    l->npatterns--;
+    memmove(&l->pattern[i], &l->pattern[i + 1], (l->npatterns - i) * sizeof *l->pattern);
 }
 
 static void let_go_of_life(struct pn_batch_life *life)
@@ -323,5 +362,6 @@ void pn_local_free(struct pn_local_channels *l)
     free(l->table);
     free(l->free);
     free(l->waiting);
+    free(l->pattern);
     free(l->reader);
 }

@@ -1,5 +1,5 @@
 /*
- * local.h - the channels that a connection listens to, and their numbers.
+ * local.h - the channels and patterns that a connection listens to, and their numbers.
  *
  * Everything is private to the process, and needs the connection's recv_mutex.
  */
@@ -25,11 +25,14 @@ struct pn_local_channel {
     uint32_t subscription; /* while routes != 0 */
     uint64_t hash;
     QueuePosition since[PN_ROUTES];
-    uint64_t next_chan_seq;     /* one above the last one handed over; for UNLISTEN's lag */
-    uint64_t named;             /* a number of its own for each time that a name got a number */
+    uint64_t since_xid[PN_ROUTES]; /* the last commit before that */
+    uint64_t next_chan_seq;        /* one above the last one handed over; for UNLISTEN's lag */
+    uint64_t named;                /* a number of its own for each time that a name got a number */
     uint64_t handed;            /* which poll was the last to hand out a message of it; 0: none */
     uint32_t uses;              /* intents of prepared transactions */
     uint8_t routes;             /* bits 1 << enum pn_route */
+    bool pattern;               /* it is one, and no channel */
+    uint64_t order;             /* of the LISTEN that it has its first route from, or will */
     bool waits;                 /* stands in `waiting` */
     uint64_t folded[PN_ROUTES]; /* in which folding (async.c) an intent was made, and which */
     uint32_t intent[PN_ROUTES];
@@ -49,8 +52,11 @@ struct pn_local_channels {
     uint32_t *free;      /* [nfree], a heap: the lowest is first */
     uint32_t *waiting;   /* [nwaiting]: not listened to any more, but a batch may have the number */
     uint32_t nfree, nwaiting;
-    uint64_t polls;  /* counts them, from 1 */
-    uint64_t oldest; /* the earliest poll that a batch still has */
+    uint32_t *pattern; /* [npatterns], with a route, in the order of their LISTENs */
+    uint32_t npatterns, pattern_names, patterns_cap; /* names: with a number; there is room */
+    uint64_t orders;                                 /* counts the LISTENs */
+    uint64_t polls;                                  /* counts them, from 1 */
+    uint64_t oldest;                                 /* the earliest poll that a batch still has */
     struct pn_local_reader {
         struct pn_batch_life *life;
         uint64_t poll; /* what it has */
@@ -65,11 +71,15 @@ static inline uint32_t pn_local_number(const struct pn_local_channels *l,
 }
 
 struct pn_local_channel *pn_local_find(const struct pn_local_channels *l, uint64_t hash,
-                                       const char *name, size_t len);
+                                       const char *name, size_t len, bool pattern);
 
 /* Found, or with a number that was free.  NULL: no memory. */
 struct pn_local_channel *pn_local_add(struct pn_local_channels *l, uint64_t hash, const char *name,
-                                      size_t len);
+                                      size_t len, bool pattern);
+
+/* It has got its first route, or lost its last. */
+void pn_local_begin_pattern(struct pn_local_channels *l, uint32_t number);
+void pn_local_end_pattern(struct pn_local_channels *l, uint32_t number);
 
 /* That number is perhaps not needed any more: if so, forget the name, now or after the batches. */
 void pn_local_let_go(struct pn_local_channels *l, uint32_t number);

@@ -1,9 +1,9 @@
 /*
  * announce.c - SignalBackends(): steps f to i of the model in async.c.
  *
- * 1. Only backends that listen to one of the transaction's channels are looked at; with
- *    signaling="broadcast" it is every listener of the database, as in PostgreSQL up to 18, so that
- *    the difference can be measured on one engine.
+ * 1. Only backends that listen to one of the transaction's channels, or to a pattern that one of
+ *    these matches, are looked at; with signaling="broadcast" it is every listener of the database,
+ *    as in PostgreSQL up to 18, so that the difference can be measured on one engine.
  * 2. First `from` and `want` of all of them, then one fence, then each is un-slept; `announced`
  *    keeps a backend that listens to several of the channels from being counted twice.
  * 3. The counters that the transaction bumps are stored between the two: after every `want`, so
@@ -17,6 +17,7 @@
 
 #include "backend/channel.h"
 #include "backend/generation.h"
+#include "backend/pattern.h"
 #include "base/crashpoint.h"
 #include "base/os.h"
 #include "segment/lock.h"
@@ -61,6 +62,23 @@ static void interest_channel_locked(struct pn_commit *c, struct GlobalChannelEnt
             for (uint64_t left = bits[word]; left != 0; left &= left - 1)
                 interest_locked(c, word * 64 + (uint32_t) __builtin_ctzll(left), begin, end);
         }
+}
+
+/* The listeners of the patterns that match a channel of it. */
+static void interest_patterns_locked(struct pn_commit *c, const struct pn_pending_channel *ch,
+                                     QueuePosition begin, QueuePosition end)
+{
+    pn_assert_held(c->conn->seg);
+    struct pn_segment *seg = c->conn->seg;
+    struct pn_pattern_walk walk = pn_pattern_walk_begin(seg);
+    struct GlobalChannelEntry *e;
+    while ((e = pn_pattern_next_locked(seg, &walk, c->conn->dboid, ch->name, ch->name_len)) !=
+           NULL) {
+        e->next_chan_seq += ch->n;
+        PN_CRASH("commit:matched");
+        if (seg->signaling != PN_SIGNAL_BROADCAST)
+            interest_channel_locked(c, e, begin, end);
+    }
 }
 
 /* signaling="broadcast": every listener of the database, as PostgreSQL did up to 18; but not for a
@@ -145,6 +163,9 @@ void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition 
         for (size_t i = 0; i < c->nchannels; i++)
             if (c->channels[i].heard)
                 interest_channel_locked(c, c->channels[i].entry, begin, end);
+    for (size_t i = 0; i < c->nchannels; i++)
+        if (__builtin_expect(c->channels[i].matched, 0))
+            interest_patterns_locked(c, &c->channels[i], begin, end);
     interested = c->nwake;
     c->stream = c->now - (int64_t) pn_load_relaxed(&c->conn->last_commit_ns) < PN_STREAM_NS;
     uint64_t deferred_at = pn_load_relaxed(&seg->ctl->deferred_at);

@@ -49,6 +49,7 @@
 #include "backend/channel.h"
 #include "backend/generation.h"
 #include "backend/latency.h"
+#include "backend/pattern.h"
 #include "base/crashpoint.h"
 #include "base/os.h"
 #include "commit/announce.h"
@@ -87,8 +88,9 @@ static int stage_locked(struct pn_txn *txn, bool even_if_listening)
         if (!intent->listen || intent->subscription != PN_NO_SUBSCRIPTION ||
             (local->routes != 0 && !even_if_listening))
             continue;
-        int rc = pn_listen_stage_locked(conn->seg, conn->slot, local->hash, conn->dboid,
-                                        local->name, local->len, &intent->subscription);
+        uint32_t dboid = conn->dboid | (local->pattern ? PN_PATTERN : 0);
+        int rc = pn_listen_stage_locked(conn->seg, conn->slot, local->hash, dboid, local->name,
+                                        local->len, &intent->subscription);
         if (rc != 0) {
             unstage_locked(txn);
             return rc;
@@ -112,6 +114,12 @@ static QueuePosition plan_locked(struct pn_commit *c, QueuePosition pos)
         ch->entry = pn_channel_find_locked(seg, ch->hash, c->conn->dboid, ch->name, ch->name_len);
         ch->heard = is_heard(ch->entry);
         c->upstream |= ch->heard ? ch->entry->upstream : 0;
+        ch->matched = false;
+        if (__builtin_expect(pn_patterns_any(seg), 0)) { /* listened to or staged */
+            struct pn_pattern_walk walk = pn_pattern_walk_begin(seg);
+            ch->matched =
+                pn_pattern_next_locked(seg, &walk, c->conn->dboid, ch->name, ch->name_len) != NULL;
+        }
     }
     for (size_t i = 0; i < c->nbumps; i++)
         pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_HEADER), PN_ENTRY_HEADER);
@@ -119,7 +127,7 @@ static QueuePosition plan_locked(struct pn_commit *c, QueuePosition pos)
         pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_OF_TOPICS), PN_ENTRY_OF_TOPICS);
     for (size_t i = 0; i < c->nevents; i++) {
         const struct pn_pending_channel *ch = &c->channels[c->events[i].channel];
-        if (!ch->heard)
+        if (!ch->heard && !ch->matched)
             continue;
         uint64_t length = pn_entry_length(ch->name_len, c->events[i].payload_len);
         pos = pn_queue_after(pn_queue_place(seg, pos, length), length);
@@ -161,8 +169,10 @@ static void apply_listen_locked(struct pn_conn *conn, struct pn_intent *intent)
     struct pn_segment *seg = conn->seg;
     QueuePosition head = pn_load_relaxed(&seg->ctl->head);
     uint8_t route = (uint8_t) (1U << intent->route);
-    if ((local->routes & route) == 0)
+    if ((local->routes & route) == 0) {
         local->since[intent->route] = head;
+        local->since_xid[intent->route] = seg->ctl->last_xid;
+    }
     if (local->routes != 0) { /* by the other route, or a prepared LISTEN was overtaken */
         if (intent->subscription != PN_NO_SUBSCRIPTION)
             pn_unlisten_locked(seg, conn->slot, intent->subscription);
@@ -174,8 +184,12 @@ static void apply_listen_locked(struct pn_conn *conn, struct pn_intent *intent)
     if (e == NULL)
         return;
     local->subscription = intent->subscription;
-    local->next_chan_seq = e->next_chan_seq;
-    intent->chan_seq = local->next_chan_seq;
+    if (local->pattern) {
+        pn_local_begin_pattern(&conn->local, intent->local);
+    } else {
+        local->next_chan_seq = e->next_chan_seq;
+        intent->chan_seq = local->next_chan_seq;
+    }
     pn_listen_apply_locked(seg, conn->slot, intent->subscription, head);
     local->routes = route;
     pn_store_relaxed(&conn->nlistening, pn_load_relaxed(&conn->nlistening) + 1);
@@ -198,8 +212,12 @@ static void apply_unlisten_locked(struct pn_conn *conn, struct pn_intent *intent
     const struct GlobalChannelEntry *e = pn_subscribed_locked(seg, local->subscription);
     if (e == NULL)
         return;
-    intent->chan_seq = e->next_chan_seq;
-    intent->lag = intent->chan_seq - local->next_chan_seq;
+    if (local->pattern) {
+        pn_local_end_pattern(&conn->local, intent->local);
+    } else {
+        intent->chan_seq = e->next_chan_seq;
+        intent->lag = intent->chan_seq - local->next_chan_seq;
+    }
     pn_unlisten_locked(seg, conn->slot, local->subscription);
     pn_store_relaxed(&conn->nlistening, pn_load_relaxed(&conn->nlistening) - 1);
 }
@@ -244,6 +262,9 @@ static QueuePosition append_locked(struct pn_commit *c)
         struct pn_pending_channel *ch = &c->channels[i];
         ch->heard = ch->entry != NULL && ch->entry->numListeners > 0;
         ch->chan_seq = ch->heard ? ch->entry->next_chan_seq : 0;
+        ch->n = 0;
+        if (__builtin_expect(ch->matched, 0)) /* some are only staged, or were UNLISTENed */
+            ch->matched = pn_pattern_hears_locked(seg, c->conn->dboid, ch->name, ch->name_len);
     }
     c->now = pn_now_ns();
     c->xid = seg->ctl->last_xid + 1;
@@ -254,11 +275,12 @@ static QueuePosition append_locked(struct pn_commit *c)
     for (size_t i = 0; i < c->nevents; i++) {
         struct pn_pending_event *event = &c->events[i];
         struct pn_pending_channel *ch = &c->channels[event->channel];
-        if (!ch->heard)
+        if (!ch->heard && !ch->matched)
             continue;
         c->heard = true;
-        event->chan_seq = ch->chan_seq;
-        ch->chan_seq += c->kind == PN_ENTRY_NOTIFY;
+        event->chan_seq = ch->chan_seq; /* 0: heard by patterns alone (I16) */
+        ch->chan_seq += ch->heard && c->kind == PN_ENTRY_NOTIFY;
+        ch->n += c->kind == PN_ENTRY_NOTIFY;
         const struct pn_new_entry entry = {.kind = c->kind,
                                            .channel = ch->name,
                                            .payload = c->arena + event->payload_off,
@@ -365,7 +387,7 @@ static void log_sends(const struct pn_commit *c)
                                          .chan_seq = event->chan_seq,
                                          .channel_len = ch->name_len,
                                          .payload_len = event->payload_len};
-        if (ch->heard)
+        if (ch->heard || ch->matched)
             pn_log_send(c->conn, &sent, c->xid, c->now);
     }
     if (c->signals != 0)

@@ -4,7 +4,7 @@
  * 1. A connection becomes the bridge of its database under the lock, and is it until its slot is
  *    free: so there is one at the most, and a dead one is in no other's way.
  * 2. It wants to know which channels have listeners.  `heard` counts the changes of that: a
- *    channel's first listener came, or its last one went, whether by UNLISTEN, close or death,
+ *    channel's or pattern's first listener came, or its last one went, by UNLISTEN, close or death,
  *    since a dead listener's slot is reaped by its watchers; the bridge itself is never counted.
  *    The process that brings a change about adds one under the lock, and wakes the bridges after
  *    its release; they look at `heard` and ask for the channels that they care about.  Killed
@@ -31,6 +31,7 @@
 
 #include "backend/backend.h"
 #include "backend/channel.h"
+#include "backend/pattern.h"
 #include "commit/async.h"
 #include "commit/upstream_payload.h"
 #include "segment/lock.h"
@@ -115,9 +116,10 @@ void pn_bridge_tell(struct pn_segment *seg)
             pn_procsignal_send(seg, slot, PROCSIG_NOTIFY_INTERRUPT);
 }
 
-/* Under the lock, what `ask` says of the channel; 0 when it never had a listener. */
+/* Under the lock, what `ask` says of the channel and its entry, which may be NULL. */
 static int ask_channel(pn_conn *conn, const char *channel, size_t len, bool may_leave,
-                       bool (*ask)(const struct GlobalChannelEntry *))
+                       bool (*ask)(pn_conn *, const struct GlobalChannelEntry *, const char *,
+                                   size_t))
 {
     struct pn_hold hold;
     int rc = pn_conn_check(conn);
@@ -130,19 +132,28 @@ static int ask_channel(pn_conn *conn, const char *channel, size_t len, bool may_
         return rc;
     const struct GlobalChannelEntry *e = pn_channel_find_locked(
         conn->seg, pn_channel_hash(conn->dboid, channel, len), conn->dboid, channel, len);
-    rc = e != NULL && ask(e);
+    rc = ask(conn, e, channel, len);
     pn_lock_release(conn->seg);
     return rc;
 }
 
-PN_API int pn_channel_heard(pn_conn *conn, const char *channel, size_t len)
+static bool is_heard(pn_conn *conn, const struct GlobalChannelEntry *e, const char *channel,
+                     size_t len)
 {
-    return ask_channel(conn, channel, len, true, pn_is_heard_here);
+    return (e != NULL && pn_is_heard_here(e)) ||
+           pn_pattern_hears_locked(conn->seg, conn->dboid, channel, len);
 }
 
-static bool is_upstream(const struct GlobalChannelEntry *e)
+PN_API int pn_channel_heard(pn_conn *conn, const char *channel, size_t len)
 {
-    return e->upstream != 0;
+    return ask_channel(conn, channel, len, true, is_heard);
+}
+
+static bool is_upstream(pn_conn *conn, const struct GlobalChannelEntry *e, const char *channel,
+                        size_t len)
+{
+    (void) conn, (void) channel, (void) len;
+    return e != NULL && e->upstream != 0;
 }
 
 PN_API int pn_channel_upstream(pn_conn *conn, const char *channel, size_t len)

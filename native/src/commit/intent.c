@@ -10,7 +10,10 @@
 static int set_intent(struct pn_txn *txn, uint32_t local, enum pn_route route, bool listen)
 {
     struct pn_local_channel *c = &txn->conn->local.at[local];
-    if (c->folded[route] == txn->conn->foldings) {
+    bool known = c->folded[route] == txn->conn->foldings;
+    if (listen && c->routes == 0 && !(known && txn->intents[c->intent[route]].listen))
+        c->order = ++txn->conn->local.orders;
+    if (known) {
         txn->intents[c->intent[route]].listen = listen;
         return 0;
     }
@@ -60,7 +63,7 @@ static int fold_action(struct pn_txn *txn, const struct pn_pending_action *a)
         route = PN_ROUTE_SUBSCRIBE;
         __attribute__((fallthrough));
     case PN_ACTION_LISTEN:
-        local = pn_local_add(&conn->local, a->hash, name, a->name_len);
+        local = pn_local_add(&conn->local, a->hash, name, a->name_len, a->pattern);
         if (local == NULL)
             return pn_fail(ENOMEM, "out of memory");
         rc = set_intent(txn, pn_local_number(&conn->local, local), route, true);
@@ -71,7 +74,7 @@ static int fold_action(struct pn_txn *txn, const struct pn_pending_action *a)
         route = PN_ROUTE_SUBSCRIBE;
         __attribute__((fallthrough));
     case PN_ACTION_UNLISTEN:
-        local = pn_local_find(&conn->local, a->hash, name, a->name_len);
+        local = pn_local_find(&conn->local, a->hash, name, a->name_len, a->pattern);
         if (local == NULL)
             return 0;
         return set_intent(txn, pn_local_number(&conn->local, local), route, false);

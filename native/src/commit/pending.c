@@ -307,13 +307,14 @@ int pn_pending_borrow_many(struct pn_pending *p, const char *channel, size_t cha
     return pn_pending_notify_many(p, channel, channel_len, payloads, dedup, queued);
 }
 
-int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, const char *channel,
-                      size_t channel_len)
+int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, bool pattern,
+                      const char *channel, size_t channel_len)
 {
-    struct pn_pending_action a = {.kind = kind, .name_len = (uint32_t) channel_len};
+    struct pn_pending_action a = {
+        .kind = kind, .pattern = pattern, .name_len = (uint32_t) channel_len};
     int rc = GROW(p, actions, actions_cap, p->nactions + 1);
     if (rc == 0 && channel_len > 0) {
-        a.hash = pn_channel_hash(p->dboid, channel, channel_len);
+        a.hash = pn_channel_hash(p->dboid | (pattern ? PN_PATTERN : 0), channel, channel_len);
         rc = keep_bytes(p, channel, channel_len, &a.name_off);
     }
     if (rc == 0)

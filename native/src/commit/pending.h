@@ -18,7 +18,9 @@ struct pn_pending_channel {
     /* filled in under the writer lock */
     struct GlobalChannelEntry *entry;
     uint64_t chan_seq;
-    bool heard;
+    bool heard;   /* by listeners of the channel */
+    bool matched; /* by listeners of patterns */
+    uint32_t n;   /* how many were appended */
 };
 
 struct pn_pending_event {
@@ -39,6 +41,7 @@ enum pn_action_kind {
 
 struct pn_pending_action {
     enum pn_action_kind kind;
+    bool pattern; /* its name is one */
     uint32_t name_len;
     size_t name_off;
     uint64_t hash;
@@ -147,8 +150,8 @@ static inline const unsigned char *pn_pending_payloads(const struct pn_pending *
     return p->borrowed != NULL ? p->borrowed : p->arena;
 }
 
-int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, const char *channel,
-                      size_t channel_len);
+int pn_pending_action(struct pn_pending *p, enum pn_action_kind kind, bool pattern,
+                      const char *channel, size_t channel_len);
 
 /* Every bump counts. */
 int pn_pending_bump(struct pn_pending *p, uint32_t index);

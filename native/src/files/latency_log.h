@@ -70,7 +70,8 @@
 #define PN_LATLOG_SEGMENT_MAX   ((uint64_t) 64 << 20)
 #define PN_LATLOG_LIMIT_DEFAULT ((uint64_t) 4 << 30)
 
-#define PN_LATREC_USEFUL 1u /* flags of a WAKE */
+#define PN_LATREC_USEFUL     1u /* flags of a WAKE */
+#define PN_LATREC_UNNUMBERED 2u /* of SEND and RECV: heard by a pattern, chan_seq says nothing */
 
 enum pn_latkind {
     PN_LAT_SEND = 1,

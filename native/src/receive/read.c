@@ -1,8 +1,9 @@
 /*
  * read.c - from the queue into a batch: what of the entries is owed to a connection.
  *
- * 1. An entry is delivered if its database is ours, its channel is listened to now, and it does
- *    not lie before the subscription's `since` (R6).
+ * 1. An entry is delivered if its database is ours, its channel or a pattern that matches it is
+ *    listened to now, and it does not lie before the subscription's `since` (R6); once, however
+ *    many of them there are.
  * 2. Entries of the kind GENERATION are no messages, but may hold a reader back: it stops in front
  *    of the transaction until that is announced (generation.c 4 to 6).
  * 3. Payloads are copied out one after the other, the rest becomes columns.  Nothing that is read
@@ -21,6 +22,8 @@
 #include <string.h>
 
 #include "backend/generation.h"
+#include "base/glob.h"
+#include "base/hash.h"
 #include "queue/copy.h"
 #include "queue/queue.h"
 #include "wakeup/procsignal.h"
@@ -33,7 +36,8 @@ static struct pn_local_channel *find_low(struct pn_conn *conn, uint32_t hash, co
     uint32_t mask = l->table_size - 1;
     for (uint32_t at = hash & mask; l->table[at] != 0; at = (at + 1) & mask) {
         struct pn_local_channel *c = &l->at[l->table[at] - 1];
-        if ((uint32_t) c->hash == hash && c->len == len && memcmp(c->name, name, len) == 0)
+        if ((uint32_t) c->hash == hash && c->len == len && !c->pattern &&
+            memcmp(c->name, name, len) == 0)
             return c;
     }
     return NULL;
@@ -59,6 +63,23 @@ static int grow_columns(pn_batch *b)
     GROW_COLUMN(offset, cap + 1);
 #undef GROW_COLUMN
     b->cap = cap;
+    return 0;
+}
+
+/* The column is there from the first message on that came by a pattern. */
+static int put_pattern(pn_batch *b, int32_t pattern)
+{
+    if (b->n >= b->pattern_cap) {
+        int32_t *bigger = realloc(b->pattern, b->cap * sizeof *bigger);
+        if (bigger == NULL)
+            return -ENOMEM;
+        b->pattern = bigger;
+        b->pattern_cap = b->cap;
+    }
+    if (b->by_pattern == 0)
+        memset(b->pattern, 0xff, b->n * sizeof *b->pattern); /* -1 */
+    b->pattern[b->n] = pattern;
+    b->by_pattern += pattern >= 0;
     return 0;
 }
 
@@ -90,9 +111,16 @@ static int keep_chan_seq(struct pn_conn *conn, size_t i, uint64_t chan_seq)
     return 0;
 }
 
-static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
-                      const struct pn_entry_extent *extent, struct pn_local_channel *local,
-                      uint8_t routes)
+/* By which of our channels and patterns an entry is owed. */
+struct owed {
+    uint8_t routes;
+    bool by_channel;
+    uint32_t local;  /* the channel */
+    int32_t pattern; /* or -1: as pn_batch.pattern */
+};
+
+static inline int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
+                             const struct pn_entry_extent *extent, const struct owed *owed)
 {
     size_t i = b->n, used = b->offset != NULL && i > 0 ? b->offset[i] : 0;
     uint32_t len = extent->payload_len;
@@ -102,7 +130,9 @@ static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *
     if (rc == 0 && used + len > b->data_cap)
         rc = grow_data(b, used + len);
     if (rc == 0 && conn->log != NULL)
-        rc = keep_chan_seq(conn, i, qe->chan_seq);
+        rc = keep_chan_seq(conn, i, owed->by_channel ? qe->chan_seq : 0);
+    if (rc == 0 && __builtin_expect(owed->pattern >= 0 || b->by_pattern != 0, 0))
+        rc = put_pattern(b, owed->pattern);
     if (rc != 0)
         return rc;
     if (len > 0)
@@ -112,12 +142,13 @@ static int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *
     b->pid[i] = qe->srcPid;
     b->backend_id[i] = (int32_t) qe->srcBackend;
     b->sender[i] = (uint64_t) qe->srcGeneration << 32 | qe->srcBackend;
-    b->channel[i] = pn_local_number(&conn->local, local);
-    b->routes[i] = routes;
+    b->channel[i] = owed->local;
+    b->routes[i] = owed->routes;
     b->offset[i] = used;
     b->offset[i + 1] = used + len;
     b->n = i + 1;
-    local->next_chan_seq = qe->chan_seq + 1;
+    if (__builtin_expect(owed->by_channel, 1))
+        conn->local.at[owed->local].next_chan_seq = qe->chan_seq + 1;
     return 0;
 }
 
@@ -162,6 +193,72 @@ static int impossible(struct pn_conn *conn, QueuePosition at)
                               (unsigned long long) at);
 }
 
+/* The routes by which it is owed to patterns alone. */
+static void add_patterns(const struct pn_conn *conn, const AsyncQueueEntry *qe,
+                         const struct pn_entry_extent *extent, QueuePosition at, struct owed *owed)
+{
+    const uint8_t listen = 1U << PN_ROUTE_LISTEN, all = (1U << PN_ROUTES) - 1;
+    const struct pn_local_channels *l = &conn->local;
+    for (uint32_t i = 0; i < l->npatterns && owed->routes != all; i++) {
+        const struct pn_local_channel *pattern = &l->at[l->pattern[i]];
+        uint8_t more = routes_owed(pattern, at) & (uint8_t) ~owed->routes;
+        if (more == 0 ||
+            !pn_glob_matches(pattern->name, pattern->len, qe->data, extent->channel_len))
+            continue;
+        if ((more & listen) != 0 || owed->routes == 0)
+            owed->pattern = (int32_t) l->pattern[i];
+        owed->routes |= more;
+    }
+}
+
+/* A number for the channel, as long as the batch has it (local.c 3).  0 or -ENOMEM. */
+static int number_for_now(struct pn_conn *conn, const AsyncQueueEntry *qe,
+                          const struct pn_entry_extent *extent, struct owed *owed)
+{
+    uint64_t hash = pn_channel_hash(conn->dboid, qe->data, extent->channel_len);
+    const struct pn_local_channel *local =
+        pn_local_add(&conn->local, hash, qe->data, extent->channel_len, false);
+    if (local == NULL)
+        return -ENOMEM;
+    owed->local = pn_local_number(&conn->local, local);
+    return 0;
+}
+
+/* Take one entry that is owed. */
+static inline int hand_out(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
+                           const struct pn_entry_extent *extent, const struct owed *owed)
+{
+    struct pn_local_channels *l = &conn->local;
+    int rc = pn_local_hand_out(l, &l->at[owed->local], b);
+    if (rc == 0 && __builtin_expect(owed->pattern >= 0, 0))
+        rc = pn_local_hand_out(l, &l->at[owed->pattern], b);
+    if (__builtin_expect(rc != 0, 0))
+        return rc;
+    if (__builtin_expect(qe->kind == PN_ENTRY_GAP, 0))
+        return add_gap(b, 0, PN_GAP_UPSTREAM, owed->routes, owed->local);
+    return take_entry(conn, b, qe, extent, owed);
+}
+
+/* The same of an entry that patterns may be for; `routes` is what it is owed by to its channel,
+ * which is `local`, or NULL. */
+static int pass_by_patterns(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
+                            const struct pn_entry_extent *extent, QueuePosition at,
+                            const struct pn_local_channel *local, uint8_t routes)
+{
+    struct owed owed = {.routes = routes, .by_channel = routes != 0, .pattern = -1};
+    add_patterns(conn, qe, extent, at, &owed);
+    if (owed.routes == 0)
+        return 0;
+    if (local != NULL)
+        owed.local = pn_local_number(&conn->local, local);
+    else if (number_for_now(conn, qe, extent, &owed) != 0)
+        return -ENOMEM;
+    int rc = hand_out(conn, b, qe, extent, &owed);
+    if (!owed.by_channel)
+        pn_local_let_go(&conn->local, owed.local);
+    return rc;
+}
+
 /* Take one entry, if it is owed.  0; 1: it holds us back; an error. */
 static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
                              const struct pn_entry_extent *extent, QueuePosition at,
@@ -176,14 +273,15 @@ static inline int pass_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueue
     struct pn_local_channel *local =
         find_low(conn, qe->channel_hash, qe->data, extent->channel_len);
     uint8_t routes = local == NULL ? 0 : routes_owed(local, at);
+    if (__builtin_expect(conn->local.npatterns != 0, 0))
+        return pass_by_patterns(conn, b, qe, extent, at, local, routes);
     if (routes == 0)
         return 0;
-    int rc = pn_local_hand_out(&conn->local, local, b);
-    if (__builtin_expect(rc != 0, 0))
-        return rc;
-    if (__builtin_expect(qe->kind == PN_ENTRY_GAP, 0))
-        return add_gap(b, 0, PN_GAP_UPSTREAM, routes, pn_local_number(&conn->local, local));
-    return take_entry(conn, b, qe, extent, local, routes);
+    const struct owed owed = {.routes = routes,
+                              .by_channel = true,
+                              .local = pn_local_number(&conn->local, local),
+                              .pattern = -1};
+    return hand_out(conn, b, qe, extent, &owed);
 }
 
 int pn_read_move(struct pn_conn *conn, pn_batch *b, const struct pn_read_mark *mark,

@@ -15,6 +15,7 @@
 
 #include "backend/channel.h"
 #include "backend/generation.h"
+#include "backend/pattern.h"
 #include "base/os.h"
 #include "queue/copy.h"
 #include "queue/queue.h"
@@ -309,6 +310,28 @@ static void check_channel(struct pn_segment *seg, struct report *r, uint32_t i, 
         problem(r, "I15: channel %u is not found under its name", i);
 }
 
+/* I32; `patterns` of the entries are one. */
+static void check_patterns(struct pn_segment *seg, struct report *r, uint32_t patterns)
+{
+    uint32_t found = 0;
+    for (uint32_t link = seg->ctl->first_pattern, prev = 0; link != 0; found++) {
+        const struct GlobalChannelEntry *e =
+            link <= seg->max_channels ? pn_channel_at(seg, link - 1) : NULL;
+        if (e == NULL || found > seg->max_channels || e->state != PN_CHANNEL_USED ||
+            !pn_is_pattern(e) || e->prev_pattern != prev) {
+            problem(r, "I32: the list of patterns is broken at its number %u", found);
+            return;
+        }
+        if (e->numListeners + e->staged == 0)
+            problem(r, "I32: nothing listens to the pattern in channel %u", link - 1);
+        prev = link;
+        link = e->next_pattern;
+    }
+    if (found != patterns || seg->ctl->patterns_used != patterns)
+        problem(r, "I32: there are %u patterns, %u in the list, their number says %u", patterns,
+                found, seg->ctl->patterns_used);
+}
+
 static void check_tables(struct pn_segment *seg, struct report *r)
 {
     uint8_t *used = calloc(seg->max_subscriptions, 1);
@@ -317,12 +340,16 @@ static void check_tables(struct pn_segment *seg, struct report *r)
         problem(r, "out of memory while checking");
     } else {
         uint32_t *staged = listeners + seg->max_channels, subs = 0, channels = 0, free_subs = 0;
+        uint32_t patterns = 0;
         for (uint32_t slot = 0; slot < seg->max_backends; slot++)
             check_list(seg, r, slot, used, listeners, staged);
         for (uint32_t i = 0; i < seg->max_channels; i++) {
             check_channel(seg, r, i, listeners[i], staged[i]);
-            channels += pn_channel_at(seg, i)->state == PN_CHANNEL_USED;
+            const struct GlobalChannelEntry *e = pn_channel_at(seg, i);
+            channels += e->state == PN_CHANNEL_USED;
+            patterns += e->state == PN_CHANNEL_USED && pn_is_pattern(e);
         }
+        check_patterns(seg, r, patterns);
         for (uint32_t i = 0; i < seg->max_subscriptions; i++)
             subs += used[i];
         for (uint32_t link = seg->ctl->free_subscription; link != 0; free_subs++) {
@@ -418,6 +445,7 @@ void pn_stat_locked(struct pn_segment *seg, pn_stat *out, pn_backend_stat *rows,
                    .queue_pages = (uint32_t) (seg->ring_bytes / PN_QUEUE_PAGE),
                    .max_queue_pages = (uint32_t) (seg->capacity / PN_QUEUE_PAGE),
                    .channels = ctl->channels_used,
+                   .patterns = ctl->patterns_used,
                    .subscriptions = ctl->subscriptions_used,
                    .generations = ctl->generations_used};
     out->queue_usage = (double) (QUEUE_POS_PAGE(head) - QUEUE_POS_PAGE(tail)) /

@@ -42,12 +42,15 @@
  *      [tail, mem_tail).
  *  I15 A slot's bit stands in a channel's bitmap iff a subscription in its list names the channel;
  *      a channel is `upstream` iff one of these slots is a bridge.
- *  I16 chan_seq of a channel is dense, and next_chan_seq is one above the last committed.
+ *  I16 chan_seq of a channel is dense, and next_chan_seq is one above the last committed.  It is 0
+ *      where only patterns hear the channel.
  *  I17 A counter's entry is found under its name, and stays as long as the segment.
  *  I18 The values of a counter's entries in the queue rise, and below `woken` the newest of them
  *      is the counter's value.  A counter that is not 0 has a time.
  *  I19 tail <= mem_tail <= head; [tail, mem_tail) stands in spill files, [mem_tail, head) in the
  *      ring; without spilling mem_tail == tail.  floor <= head.
+ *  I32 The list of patterns has each entry that is a pattern once, and no other; each of them has a
+ *      listener, or a LISTEN of it is staged.
  */
 #ifndef PN_LAYOUT_H
 #define PN_LAYOUT_H
@@ -61,7 +64,7 @@
 #include <pynotify.h>
 
 #define PN_MAGIC           0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION  24U
+#define PN_LAYOUT_VERSION  25U
 #define PN_CACHE_LINE      64U
 #define PN_OS_PAGE         4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -183,7 +186,9 @@ struct AsyncQueueControl {
     pn_atomic_u32 topics_ready; /* the topic area exists.  W: holder.  R: any (acquire) */
     uint32_t tickets; /* how many of room_ticket[] are taken, or more; a scan counts again */
     uint32_t last_dboid;
-    uint32_t slot_hint; /* where to look for a free slot first */
+    uint32_t slot_hint;     /* where to look for a free slot first */
+    uint32_t first_pattern; /* list of the patterns, index + 1; 0: none.  Derived */
+    uint32_t patterns_used; /* how many there are.  Derived */
 
     _Alignas(64) struct pn_locked_counters locked;
 
@@ -306,10 +311,13 @@ struct pn_subscription {
 
 enum pn_channel_state { PN_CHANNEL_FREE = 0, PN_CHANNEL_USED = 1 };
 
+#define PN_PATTERN 0x80000000U /* in the dboid of an entry: its name is a pattern (pattern.h) */
+
 /* W: holder.  R: holder.  `state` is stored last when an entry is made. */
 struct GlobalChannelEntry {
     uint64_t hash; /* of (dboid, name) */
-    uint64_t next_chan_seq;
+    uint64_t
+        next_chan_seq; /* of a pattern: counts what matched, but for a commit that was killed */
     uint64_t first_chan_seq; /* next_chan_seq when the entry was made */
     uint32_t next;           /* chain, index + 1 */
     uint32_t dboid;
@@ -317,11 +325,12 @@ struct GlobalChannelEntry {
     uint32_t staged;       /* LISTENs that are prepared but not committed; derived */
     uint16_t name_len;
     uint16_t state;
-    uint32_t upstream; /* 1: a bridge listens, and sends on what comes; derived */
+    uint32_t upstream;                   /* 1: a bridge listens, and sends on what comes; derived */
+    uint32_t next_pattern, prev_pattern; /* of a pattern: its neighbours, index + 1; derived */
     /* u64 summary[], one bit for each bitmap word; u64 listeners[]; char name[max_channel_name] */
     uint64_t words[];
 };
-_Static_assert(offsetof(struct GlobalChannelEntry, words) == 48, "bitmap follows in one line");
+_Static_assert(offsetof(struct GlobalChannelEntry, words) == 56, "bitmap follows in one line");
 
 enum pn_generation_state { PN_GENERATION_FREE = 0, PN_GENERATION_USED = 1 };
 

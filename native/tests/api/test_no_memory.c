@@ -127,6 +127,67 @@ static void test_notifications(void)
     everywhere(notifications);
 }
 
+/* ---- patterns -------------------------------------------------------------------------------- */
+
+static int listen_to_patterns(void)
+{
+    pn_txn *txn;
+    int rc = pn_txn_begin(conn, &txn);
+    if (rc != 0)
+        return rc;
+    for (char pattern[] = "a*"; rc == 0 && pattern[0] <= 'm'; pattern[0]++)
+        rc = pn_txn_listen_pattern(txn, pattern, 2);
+    if (rc != 0) {
+        pn_txn_abort(txn);
+        return rc;
+    }
+    return pn_txn_commit(txn);
+}
+
+static const char *name_of_patterns;
+
+/* Each on a channel of its own, which has a number only while the batch has it. */
+static void patterns(void)
+{
+    const pn_options o = test_options();
+    pn_batch *batch;
+    uint64_t messages = 0;
+    AGAIN(pn_open(name_of_patterns, &o, &engine));
+    AGAIN(pn_connect(engine, "db", 2, 0, NULL, &conn));
+    while ((batch = pn_batch_new()) == NULL)
+        refused++;
+    AGAIN(listen_to_patterns());
+    for (int i = 0; i < 40; i++) {
+        char name[16];
+        int len = snprintf(name, sizeof name, "%c%d", 'a' + i % 13, i);
+        AGAIN(pn_notify(conn, name, (size_t) len, name, (size_t) len));
+    }
+    for (int64_t n; (n = AGAIN(pn_poll(conn, batch, 25))) > 0; messages += (uint64_t) n)
+        for (int64_t i = 0; i < n; i++) {
+            size_t len;
+            const char *name = pn_conn_channel(conn, batch->channel[i], &len);
+            CHECK(len == batch->offset[i + 1] - batch->offset[i] &&
+                  memcmp(name, batch->data + batch->offset[i], len) == 0);
+            CHECK(batch->by_pattern != 0 && batch->pattern[i] >= 0);
+            CHECK(pn_conn_channel(conn, (uint32_t) batch->pattern[i], NULL)[0] == name[0]);
+        }
+    CHECK_EQ(messages, 40);
+    long left = until_failure;
+    until_failure = 0;
+    CHECK_ENGINE(engine);
+    until_failure = left;
+    pn_batch_free(batch);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+    test_segment_remove(name_of_patterns);
+}
+
+static void test_patterns(void)
+{
+    name_of_patterns = test_segment_name();
+    everywhere(patterns);
+}
+
 /* ---- topics ---------------------------------------------------------------------------------- */
 
 static pn_ref topic, channel;
@@ -218,6 +279,7 @@ int main(void)
     data_dir_make();
     test_watchdog(100);
     RUN(test_notifications);
+    RUN(test_patterns);
     RUN(test_topics);
     return tests_done();
 }

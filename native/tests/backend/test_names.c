@@ -196,7 +196,10 @@ static void test_a_prepared_transaction_keeps_its_names(void)
     }
 }
 
-/* Against a plain list; the table's gaps close, and the lowest number is given out first. */
+/*
+ * Against a plain list, with patterns and channels of one name and hash; the table's gaps close,
+ * and the lowest number is given out first.
+ */
 static void test_names_by_chance(void)
 {
     struct pn_local_channels l = {0};
@@ -207,12 +210,13 @@ static void test_names_by_chance(void)
     for (int step = 0; step < 200000; step++) {
         state = state * 6364136223846793005ULL + 1442695040888963407ULL;
         unsigned i = (unsigned) (state >> 33) % 200;
-        size_t len = (size_t) snprintf(name[i], sizeof name[i], "n%u", i);
-        uint64_t hash = i % 7 + (uint64_t) i / 50 * 1000; /* many meet in the table */
-        struct pn_local_channel *found = pn_local_find(&l, hash, name[i], len);
+        bool pattern = i >= 100;
+        size_t len = (size_t) snprintf(name[i], sizeof name[i], "n%u", i % 100);
+        uint64_t hash = i % 100 % 7 + (uint64_t) (i % 100) / 50 * 1000; /* many meet in the table */
+        struct pn_local_channel *found = pn_local_find(&l, hash, name[i], len, pattern);
         if (found == NULL) {
             CHECK_EQ(number[i], UINT32_MAX);
-            struct pn_local_channel *c = pn_local_add(&l, hash, name[i], len);
+            struct pn_local_channel *c = pn_local_add(&l, hash, name[i], len, pattern);
             CHECK(c != NULL);
             c->routes = 1;
             number[i] = pn_local_number(&l, c);

@@ -131,7 +131,7 @@ static void test_nested_levels(void)
     CHECK_EQ(notify("c", "2"), 1);
     CHECK_EQ(pn_pending_push(&list), 3);
     CHECK_EQ(notify("c", "3"), 1);
-    CHECK_EQ(pn_pending_action(&list, PN_ACTION_LISTEN, "c", 1), 0);
+    CHECK_EQ(pn_pending_action(&list, PN_ACTION_LISTEN, false, "c", 1), 0);
     pn_pending_release(&list, 3);
     CHECK_EQ(list.nevents, 4);
     pn_pending_rollback(&list, 2); /* with what was released into it */

@@ -119,6 +119,14 @@ static void listen_to(pn_conn *conn, const char *a, const char *b)
     CHECK_OK(pn_txn_commit(txn));
 }
 
+static void listen_to_pattern(pn_conn *conn, const char *pattern)
+{
+    pn_txn *txn;
+    CHECK_OK(pn_txn_begin(conn, &txn));
+    CHECK_OK(pn_txn_listen_pattern(txn, pattern, strlen(pattern)));
+    CHECK_OK(pn_txn_commit(txn));
+}
+
 static int send_one(pn_conn *conn, uint32_t kind, uint32_t id, size_t size)
 {
     static char payload[BIG];
@@ -213,7 +221,8 @@ static void stop_slow_timer(pn_conn *conn)
         CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
 }
 
-/* 0: sleeps in pn_wait(); 1: is never signalled; 2: sleeps on the descriptor, reads by two */
+/* 0: sleeps in pn_wait(); 1: is never signalled, and hears by a pattern; 2: sleeps on the
+ * descriptor, reads by two */
 static void listener(void *arg)
 {
     uint32_t me = (uint32_t) (uintptr_t) arg;
@@ -221,7 +230,10 @@ static void listener(void *arg)
     pn_batch *batch = pn_batch_new();
     struct pollfd fd = {.fd = me == 2 ? pn_fileno(conn) : -1, .events = POLLIN};
     struct sums sums = {.upto = 0};
-    listen_to(conn, "all", NULL);
+    if (me == 1)
+        listen_to_pattern(conn, "a[k-m]*");
+    else
+        listen_to(conn, "all", NULL);
     if (without_timer)
         stop_slow_timer(conn);
     CHECK_EQ(write(pipe_to_parent[1], "r", 1), 1);
@@ -284,6 +296,8 @@ static void in_transactions(pn_conn *conn, int round)
     CHECK_OK(pn_txn_begin(conn, &txn));
     id = journal_begin(VICTIM, 3);
     CHECK_OK(pn_txn_listen(txn, own, (size_t) len));
+    CHECK_OK(pn_txn_listen_pattern(txn, own, (size_t) len));
+    CHECK_OK(pn_txn_listen_pattern(txn, "o?*", 3));
     add_messages(txn, id, 3, 64);
     CHECK_OK(pn_txn_notify(txn, own, (size_t) len, "x", 1));
     CHECK_EQ(pn_txn_savepoint(txn), 1);
@@ -292,6 +306,7 @@ static void in_transactions(pn_conn *conn, int round)
     CHECK_OK(pn_txn_rollback_to(txn, 1));
     add_bumps(txn, id, 3);
     CHECK_OK(pn_txn_unlisten(txn, "other", 5));
+    CHECK_OK(pn_txn_unlisten_pattern(txn, "*al?", 4));
     journal_end(id, pn_txn_commit(txn));
 
     for (int commit = 0; commit < 2; commit++) { /* prepare, then commit or abort */
@@ -300,6 +315,7 @@ static void in_transactions(pn_conn *conn, int round)
         add_messages(txn, id, 2, commit != 0 ? BIG : 100);
         add_bumps(txn, id, 1);
         CHECK_OK(pn_txn_listen(txn, "prepared", 8));
+        CHECK_OK(pn_txn_listen_pattern(txn, "prep*", 5));
         int rc = pn_txn_prepare(txn);
         if (rc == 0 && commit != 0) {
             rc = pn_txn_commit(txn);
@@ -319,6 +335,7 @@ static void mixed(void)
     for (int round = 0; round < ROUNDS && going_on(); round++) {
         pn_conn *conn = connect_with(0);
         listen_to(conn, "all", "other");
+        listen_to_pattern(conn, "*al?");
         if (round % 2 == 1)
             CHECK(pn_fileno(conn) >= 0);
         drain(conn, batch);
@@ -345,8 +362,10 @@ static void dead_listener(void *arg)
     CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
     pn_conn *conn = connect_with(0);
     listen_to(conn, "all", "d");
+    listen_to_pattern(conn, "a*");
     CHECK_OK(pn_txn_begin(conn, &txn));
     CHECK_OK(pn_txn_listen(txn, "e", 1));
+    CHECK_OK(pn_txn_listen_pattern(txn, "e*", 2));
     CHECK_OK(pn_txn_notify(txn, "all", 3, "reserved", 8));
     CHECK_OK(pn_txn_prepare(txn));
     (void) arg;
@@ -367,9 +386,10 @@ static void reaping(void)
 
 static void die_holding_the_lock(void *arg)
 {
-    static const char *const labels[] = {"commit:after-head", "listen:bit",       "commit:want",
-                                         "unlisten:sub",      "commit:entry",     "listen:entry",
-                                         "commit:unslept",    "commit:generation"};
+    static const char *const labels[] = {"commit:after-head", "listen:bit",        "commit:want",
+                                         "unlisten:sub",      "commit:entry",      "listen:entry",
+                                         "commit:unslept",    "commit:generation", "listen:pattern",
+                                         "unlisten:pattern",  "commit:matched"};
     uint32_t round = (uint32_t) (uintptr_t) arg;
     pn_txn *txn;
     char own[16];
@@ -377,12 +397,15 @@ static void die_holding_the_lock(void *arg)
     CHECK_OK(pn_crash_arm("nothing", 1, PN_CRASH_KILL));
     pn_conn *conn = connect_with(0);
     listen_to(conn, "all", "d");
-    CHECK_OK(pn_crash_arm(labels[round % 8], 1, PN_CRASH_KILL));
+    listen_to_pattern(conn, "d*");
+    CHECK_OK(pn_crash_arm(labels[round % 11], 1, PN_CRASH_KILL));
     for (int i = 0; i < 3; i++) {
         uint32_t id = journal_begin(HELPER, 2);
         CHECK_OK(pn_txn_begin(conn, &txn));
         CHECK_OK(pn_txn_listen(txn, own, (size_t) len));
         CHECK_OK(pn_txn_unlisten(txn, "d", 1));
+        CHECK_OK(pn_txn_listen_pattern(txn, "r*", 2));
+        CHECK_OK(pn_txn_unlisten_pattern(txn, "d*", 2));
         add_messages(txn, id, 2, 40);
         add_bumps(txn, id, 2);
         journal_end(id, pn_txn_commit(txn));
@@ -404,12 +427,12 @@ static void recovering(void)
 static void die_in_recovery(void *arg)
 {
     static const char *const labels[] = {
-        "recover:begin",      "recover:applied",   "recover:from",  "recover:want",
-        "recover:generation", "recover:unslept",   "recover:woken", "recover:before-woken",
-        "recover:index",      "recover:consistent"};
+        "recover:begin",      "recover:applied", "recover:from",      "recover:want",
+        "recover:generation", "recover:unslept", "recover:woken",     "recover:before-woken",
+        "recover:index",      "recover:pattern", "recover:consistent"};
     uint32_t i = (uint32_t) (uintptr_t) arg;
     pn_stat stat;
-    CHECK_OK(pn_crash_arm(i % 2 == 0 ? now.label : labels[i / 2 % 10], 1, PN_CRASH_KILL));
+    CHECK_OK(pn_crash_arm(i % 2 == 0 ? now.label : labels[i / 2 % 11], 1, PN_CRASH_KILL));
     CHECK_OK(pn_engine_stat(engine, &stat, NULL, 0));
 }
 
