@@ -315,11 +315,11 @@ int pn_txn_unsubscribe(pn_txn *txn, const char *channel, size_t channel_len);
 
 /*
  * The same four for a pattern: every channel that it matches is listened to; pn_pattern_matches()
- * says which these are.  A pattern follows the rules for channels, and is none: a channel of the same
- * name is another thing.  A message is read once, whatever it is owed by, and pn_batch.pattern says
- * which pattern that was: -1 where its channel is listened to itself, else the first that matches,
- * in the order of their LISTENs; of a message that is for SUBSCRIBE alone, that of its SUBSCRIBEs.
- * -EINVAL: the connection is a bridge.
+ * says which these are.  A pattern follows the rules for channels, and is none: a channel of the
+ * same name is another thing.  A message is read once, whatever it is owed by, and
+ * pn_batch.pattern says which pattern that was: -1 where its channel is listened to itself, else
+ * the first that matches, in the order of their LISTENs; of a message that is for SUBSCRIBE alone,
+ * that of its SUBSCRIBEs.  -EINVAL: the connection is a bridge.
  */
 int pn_txn_listen_pattern(pn_txn *txn, const char *pattern, size_t pattern_len);
 int pn_txn_unlisten_pattern(pn_txn *txn, const char *pattern, size_t pattern_len);
