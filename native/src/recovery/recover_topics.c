@@ -11,8 +11,9 @@
  *    with that after its release of the lock (PN_REPAIR).  It may have no business with topics, and
  *    of a million messages they are closed for seconds: after a few steps it wakes some of those
  *    consumers, which do the rest (PROCSIG_REPAIR); if there are none, the next call on topics
- *    does.  If these die or are stopped as well, there are the watchers of the dead, which come
- *    again and again until they have reaped them (watch.c), and the slow timer of every consumer.
+ *    does.  If these die, are stopped, or do not look at their descriptors, there are the watchers
+ *    of the dead, which come again and again until they have reaped them (watch.c), and the slow
+ *    timer of every consumer that sleeps.
  * 4. The process that opens the topics reaps the dead: meanwhile no slot was freed.
  */
 #include "recovery/recover_topics.h"
@@ -211,9 +212,10 @@ void pn_topics_repair(struct pn_segment *seg)
     pn_never_wait = false; /* others may only come by, and do a step each */
     for (bool closed = true; closed;) {
         int rc = pn_lock_topics_after(seg, &hold, pn_repair_steps);
-        if (rc == -EAGAIN && !hand_over(seg))
+        const bool taken_over = rc == 0 || hand_over(seg);
+        if (rc == -EAGAIN && !taken_over)
             continue;
-        if (rc != 0)
+        if (rc != 0) /* the caller's thread may have little time, or the holder is stopped */
             break;
         pn_lock_release(seg);
         PN_CRASH("topic-recover:opened");

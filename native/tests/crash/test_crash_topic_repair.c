@@ -490,6 +490,7 @@ static void a_finder_goes_on_if_it_can_tell_no_other(void)
 
 static bool by_descriptor; /* sleepers sleep as an event loop does */
 static bool first_stopped; /* the first of them is stopped meanwhile */
+static bool in_a_hurry;    /* the finder's thread does not wait for the lock */
 
 static void wait_on_descriptor(void)
 {
@@ -528,6 +529,8 @@ static void notify_and_stay(void *label)
     CHECK_OK(pn_open(name, NULL, &own));
     pn_conn *c = test_connect(own);
     raise(SIGSTOP);
+    if (in_a_hurry)
+        pn_set_lock_timeout(0);
     if (label != NULL)
         CHECK_OK(pn_crash_arm(label, 1, PN_CRASH_KILL));
     CHECK_OK(pn_notify(c, "x", 1, "y", 1));
@@ -631,6 +634,9 @@ static void handing_over(void)
     sleepers_open_them("topic-recover:waiting", 3, NULL); /* and those that watch them */
     sleepers_open_them("topic-recover:step", 3, NULL);
     sleepers_open_them("topic-recover:waiting", 3, "topic-recover:handed-over");
+    in_a_hurry = true;
+    sleepers_open_them(NULL, 0, NULL);
+    in_a_hurry = false;
     first_stopped = true;
     sleepers_open_them(NULL, 0, NULL);
     first_stopped = false;
