@@ -121,6 +121,15 @@ def test_hundreds_of_clients_and_no_leak(
     gateway = new_gateway_process(engine)
     fds = Path(f"/proc/{gateway.pid}/fd")
 
+    def sockets() -> int:
+        n = 0
+        for fd in fds.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # it is closed meanwhile
+                n += os.readlink(fd).startswith("socket:")
+        return n
+
+    before = sockets()
+
     def all_come_and_go() -> int:
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(gateway.client()) for _ in range(300)]
@@ -129,6 +138,7 @@ def test_hundreds_of_clients_and_no_leak(
             clients[0].ask("NOTIFY a, 'to all'")
             assert all(client.notification().payload == "to all" for client in clients[1:])
         wait_until(lambda: not engine.stat().backends, "they are gone")
+        wait_until(lambda: sockets() == before, "their sockets are closed")
         return len(list(fds.iterdir()))
 
     # A process keeps the lock files of the slots that it has ever had: one for 64 of them.

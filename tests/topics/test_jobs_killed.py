@@ -24,7 +24,8 @@ def test_nothing_is_lost_beside_an_abandoned_channel(
         assert each.kills > seconds
         assert each.dead > 0
         assert each.republished <= 5 * each.kills
-        assert each.most_on_disk > 0
+    # That of the other queue is what its publisher is ahead of its workers, when it is looked at.
+    assert outcomes[0].most_on_disk > 0
 
 
 def test_what_is_lost_or_doubled_is_found(segment_name: str, tmp_path: Path) -> None:

@@ -620,6 +620,8 @@ static int carry_some(struct pn_topiclog *log, struct pn_topiclog_files *files, 
 {
     uint64_t carried = 0, cursor[PN_TOPICLOG_CURSOR];
     int rc = 1;
+    files->gathered->n = 0; /* of another thread's step, if this process was forked from it */
+    files->gathered->used = 0;
     memcpy(cursor, log->compact_cursor, sizeof cursor);
     for (uint32_t looks = PN_TOPICLOG_LOOKS; rc > 0 && looks > 0 && messages > 0; looks--) {
         struct pn_record_in record;

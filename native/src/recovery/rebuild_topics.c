@@ -50,6 +50,7 @@
 #include "topic/waiting.h"
 
 uint32_t pn_rebuild_units = PN_REBUILD_UNITS;
+int64_t pn_repair_again_ns = PN_REPAIR_AGAIN_NS;
 
 enum phase {
     TABLES,     /* of topics and channels: counts and lists are forgotten */
@@ -814,6 +815,7 @@ void pn_topics_rebuild_anew_locked(struct pn_segment *seg)
     at->cursor = at->kind = 0;
     at->sort.doing = NEXT_LIST;
     at->rebuilds += !closed;
+    at->helped_at = pn_now_ns(); /* the process that found the death goes on with it */
 }
 
 /* What indexes something in a step; where another word was overwritten, less or more is done. */
@@ -825,6 +827,17 @@ static int check_place(struct pn_segment *seg, const struct pn_topic_repair *at)
                              at->phase, at->kind, at->sort.doing, at->sort.level);
 }
 
+/* `wanted`: this process goes on with it. */
+static void look_for_help(struct pn_segment *seg, bool wanted)
+{
+    struct pn_topic_repair *at = &seg->topics.ctl->repair;
+    const int64_t now = pn_now_ns();
+    if (wanted)
+        at->helped_at = now;
+    else if (now - at->helped_at >= pn_repair_again_ns)
+        pn_hold_of(seg)->at_end |= PN_REPAIR;
+}
+
 int pn_topics_rebuild_step_locked(struct pn_segment *seg, bool all)
 {
     pn_assert_held(seg);
@@ -832,6 +845,7 @@ int pn_topics_rebuild_step_locked(struct pn_segment *seg, bool all)
     const int64_t units = pn_rebuild_units;
     struct step s = {.seg = seg, .at = at, .left = units};
     int rc = check_place(seg, at);
+    look_for_help(seg, all);
     if (rc != 0 || (!all && needs_files(seg, at->phase)))
         return rc;
     pn_store_relaxed(&seg->ctl->topics_dirty, PN_TOPICS_CLOSED | PN_TOPICS_DIRTY);

@@ -9,6 +9,10 @@
 #define PN_REBUILD_UNITS 2048
 extern uint32_t pn_rebuild_units;
 
+/* So long no process that wants topics has made a step: others are woken.  Tests have less. */
+#define PN_REPAIR_AGAIN_NS 100000000LL
+extern int64_t pn_repair_again_ns;
+
 /* It begins with its first step; or, if the death was in the middle of writing the log, with
  * the first of those. */
 void pn_topics_rebuild_anew_locked(struct pn_segment *seg);

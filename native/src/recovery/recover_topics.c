@@ -11,9 +11,10 @@
  *    with that after its release of the lock (PN_REPAIR).  It may have no business with topics, and
  *    of a million messages they are closed for seconds: after a few steps it wakes some of those
  *    consumers, which do the rest (PROCSIG_REPAIR); if there are none, the next call on topics
- *    does.  If these die, are stopped, or do not look at their descriptors, there are the watchers
- *    of the dead, which come again and again until they have reaped them (watch.c), and the slow
- *    timer of every consumer that sleeps.
+ *    does.  If these die or are stopped as well, the next process that takes the lock after
+ *    PN_REPAIR_AGAIN_NS wakes others (rebuild_topics.c), and so do the watchers of the dead, which
+ *    come again and again until they have reaped them (watch.c); and each consumer that sleeps has
+ *    its slow timer.
  * 4. The process that opens the topics reaps the dead: meanwhile no slot was freed.
  */
 #include "recovery/recover_topics.h"
@@ -161,11 +162,15 @@ void pn_topics_recover_locked(struct pn_segment *seg)
 
 uint32_t pn_repair_steps = 2;
 
-enum { DEPUTIES = 3 }; /* as many as watch a process: one may be stopped */
+enum {
+    DEPUTIES = 3, /* as many as watch a process: one may be stopped */
+    LOOPS = 13 /* which may be busy; nothing waits in those that do not look at their descriptor */
+};
 
 struct deputies {
-    int32_t pid[DEPUTIES];
+    int32_t pid[DEPUTIES + LOOPS];
     uint32_t n;
+    bool left; /* there is one that could not be signalled */
 };
 
 static bool is_one(const struct deputies *d, int32_t pid)
@@ -176,29 +181,46 @@ static bool is_one(const struct deputies *d, int32_t pid)
     return false;
 }
 
+/* Signal consumers that sleep, from `from` on, until there are `most`.  Which is the next then. */
+static uint32_t signal_some(struct pn_segment *seg, struct deputies *d, bool inside, uint32_t most,
+                            uint32_t from)
+{
+    const uint32_t max = seg->topics.max_consumers;
+    for (uint32_t i = 0; i < max && d->n < most; i++) {
+        const uint32_t ci = (from % max + i) % max;
+        const struct pn_consumer_slot *c = &seg->topics.consumer[ci];
+        const uint32_t slot = *(volatile const uint32_t *) &c->slot;
+        if (pn_load_relaxed(&c->state) != PN_RECORD_USED || !pn_consumer_sleeps(c) ||
+            (pn_load_relaxed(&c->inside) != 0) != inside || slot >= seg->max_backends)
+            continue;
+        const int32_t pid = pn_load_relaxed(&seg->backend[slot].pid);
+        if (is_one(d, pid))
+            continue;
+        if (pn_procsignal_send(seg, slot, PROCSIG_REPAIR)) {
+            d->pid[d->n++] = pid;
+            if (d->n == most)
+                return ci + 1;
+        } else if (pn_backend_verdict(seg, slot) != PN_DEAD) {
+            d->left = true;
+        }
+    }
+    return 0;
+}
+
 /* None goes to sleep while topics are closed, so those that sleep are seen without the lock.
  * False: there are some, and none of them could be signalled. */
 static bool hand_over(struct pn_segment *seg)
 {
+    struct pn_topic_repair *at = &seg->topics.ctl->repair;
+    const uint32_t from = pn_load_relaxed(&at->handed_next);
     struct deputies deputies = {.n = 0};
-    bool none = true;
     PN_CRASH("topic-recover:handing-over");
-    for (uint32_t ci = 0; ci < seg->topics.max_consumers && deputies.n < DEPUTIES; ci++) {
-        const struct pn_consumer_slot *c = &seg->topics.consumer[ci];
-        const uint32_t slot = *(volatile const uint32_t *) &c->slot;
-        if (pn_load_relaxed(&c->state) != PN_RECORD_USED || !pn_consumer_sleeps(c) ||
-            slot >= seg->max_backends)
-            continue;
-        const int32_t pid = pn_load_relaxed(&seg->backend[slot].pid);
-        if (is_one(&deputies, pid))
-            continue;
-        if (pn_procsignal_send(seg, slot, PROCSIG_REPAIR))
-            deputies.pid[deputies.n++] = pid;
-        else if (pn_backend_verdict(seg, slot) != PN_DEAD)
-            none = false;
-    }
+    const uint32_t next = signal_some(seg, &deputies, true, DEPUTIES, from);
+    const bool done = deputies.n != 0 || !deputies.left;
+    signal_some(seg, &deputies, false, deputies.n + LOOPS, from);
+    pn_store_relaxed(&at->handed_next, next);
     PN_CRASH("topic-recover:handed-over");
-    return none || deputies.n != 0;
+    return done;
 }
 
 void pn_topics_repair(struct pn_segment *seg)

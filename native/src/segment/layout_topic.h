@@ -316,7 +316,8 @@ struct pn_consumer_slot {
     uint32_t level; /* of max_in_flight, at present (RDY); truth */
     uint32_t dead_letter_len;
     uint32_t fallback; /* enum pn_channel_option: the channel's value, if any, comes first; truth */
-    uint32_t pad;
+    pn_atomic_u32
+        inside; /* it sleeps in a call; 0: only its descriptor waits.  W: holder.  R: any */
     int64_t msg_timeout, max_msg_timeout; /* truth */
     char dead_letter[64];
     uint64_t delivered, finished, requeued, timed_out;
@@ -390,6 +391,8 @@ struct pn_topic_repair {
     uint32_t most;   /* units of work in one hold of the lock, of all there ever were */
     uint64_t steps;  /* of all rebuilds */
     uint64_t rebuilds;
+    int64_t helped_at; /* the last step of a process that wanted topics; CLOCK_MONOTONIC */
+    pn_atomic_u32 handed_next, pad; /* the consumer from which on the next are woken.  W: any */
     struct pn_topic_sort sort;
 };
 

@@ -37,14 +37,16 @@ static bool may_be_asked_for(const struct pn_turn_word *word, int64_t now)
 void pn_turn_ask(struct pn_turn *turn, int64_t now)
 {
     uint32_t none = 0, number = choose_number(turn, now);
-    if (turn->number != 0 && pn_turn_of(turn->word) != turn->number)
-        turn->number = 0; /* taken away */
+    if (turn->number != 0 && pn_turn_of(turn->word) != turn->number) { /* taken away */
+        turn->number = 0;
+        turn->pause_ns = pn_turn_ns / ASK_LATER;
+    }
     if (turn->number == 0 && may_be_asked_for(turn->word, now) &&
         pn_cas(&turn->word->number, &none, number)) {
         turn->number = number;
         PN_CRASH("turn:asked");
     }
-    turn->pause_ns *= ASK_LATER;
+    turn->pause_ns = turn->number != 0 ? 2 * pn_turn_ns : turn->pause_ns * ASK_LATER;
     turn->ask_at = now + turn->pause_ns;
 }
 

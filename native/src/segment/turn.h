@@ -12,7 +12,8 @@
  *    others that time, once.
  * 4. A thread that slept for the mutex stands back for no other: it has waited itself, and the
  *    kernel's list of sleepers is in order.  So turns need no queue: there is one at a time, and
- *    a waiter that finds another's asks again later.
+ *    a waiter that finds another's asks again later, and less and less often; one whose turn was
+ *    taken away, since it had no processor, asks again at once.
  * 5. A turn costs throughput: the lock is free until a thread has woken up.  Holds that are short
  *    keep no waiter for PN_TURN_NS unless there are more threads than processors, and then all wait
  *    for long.  So between two turns there is as much time as well.

@@ -405,8 +405,10 @@ static void log_sleep(struct pn_consumer *c, bool useful)
 
 enum taking { TAKING_FOUND = 1, TAKING_AGAIN = 2, TAKING_SLEEP = 3 };
 
-/* One look, under the lock.  `sleep`: stay WAITING if there is nothing; *until then. */
-static int take_or_register(struct pn_consumer *c, bool sleep, int64_t deadline, int64_t *until)
+/* One look, under the lock.  `sleep`: stay WAITING if there is nothing; *until then; `inside`: the
+ * caller sleeps. */
+static int take_or_register(struct pn_consumer *c, bool sleep, bool inside, int64_t deadline,
+                            int64_t *until)
 {
     struct pn_hold hold;
     struct pn_segment *seg = c->conn->seg;
@@ -436,6 +438,7 @@ static int take_or_register(struct pn_consumer *c, bool sleep, int64_t deadline,
     rc = c->nprefetched != 0 ? TAKING_FOUND : more ? TAKING_AGAIN : TAKING_SLEEP;
     if (rc == TAKING_SLEEP && sleep) {
         *until = c->me->armed = sleep_until(c, ch, now, deadline);
+        pn_store_relaxed(&c->me->inside, inside);
         pn_consumer_set_wait_locked(seg, c->ci,
                                     pn_consumer_full(c->me)             ? PN_CONSUMER_BLOCKED
                                     : pn_consumer_throttled(seg, c->me) ? PN_CONSUMER_THROTTLED
@@ -568,7 +571,7 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
         if (pn_load_acquire(&c->closing) != 0)
             return closed();
         bool stay = !(over || back);
-        rc = take_or_register(c, stay || has_fd, over ? INT64_MAX : deadline, &until);
+        rc = take_or_register(c, stay || has_fd, stay, over ? INT64_MAX : deadline, &until);
         if (rc == TAKING_FOUND)
             rc = next_ahead(c, out);
         if (rc == TAKING_AGAIN || rc == 0)

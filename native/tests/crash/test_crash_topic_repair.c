@@ -414,7 +414,7 @@ static void a_second_death_is_finished_too(void)
 
 /* ---- handing over ---------------------------------------------------------------------------- */
 
-enum { SLEEPERS = 5 }; /* more than are woken */
+enum { DEPUTIES = 3, SLEEPERS = 5 }; /* those that are woken at once, and more */
 
 static uint32_t asleep(void)
 {
@@ -489,7 +489,7 @@ static void a_finder_goes_on_if_it_can_tell_no_other(void)
 }
 
 static bool by_descriptor; /* sleepers sleep as an event loop does */
-static bool first_stopped; /* the first of them is stopped meanwhile */
+static int stopped;        /* so many of them are stopped meanwhile */
 static bool in_a_hurry;    /* the finder's thread does not wait for the lock */
 
 static void wait_on_descriptor(void)
@@ -534,6 +534,10 @@ static void notify_and_stay(void *label)
     if (label != NULL)
         CHECK_OK(pn_crash_arm(label, 1, PN_CRASH_KILL));
     CHECK_OK(pn_notify(c, "x", 1, "y", 1));
+    if (stopped == DEPUTIES) { /* by the next call it is time to wake others */
+        pn_repair_again_ns = 0;
+        CHECK_OK(pn_notify(c, "x", 1, "y", 1));
+    }
     raise(SIGSTOP);
 }
 
@@ -547,7 +551,7 @@ static bool are_opened_by_sleepers(const char *sleepers_label, int deaths,
 {
     pid_t sleeper[SLEEPERS];
     durable = false;
-    pn_rebuild_units = 200;
+    pn_rebuild_units = 50;
     open_with(0);
     for (int i = 0; i < SLEEPERS; i++) {
         const char *label = i < deaths ? sleepers_label : NULL;
@@ -556,17 +560,17 @@ static bool are_opened_by_sleepers(const char *sleepers_label, int deaths,
     }
     pid_t finder = spawn(notify_and_stay, (void *) (uintptr_t) finders_label);
     CHECK(stops(finder));
-    if (first_stopped) {
-        CHECK_OK(kill(sleeper[0], SIGSTOP));
-        CHECK(stops(sleeper[0]));
+    for (int i = 0; i < stopped; i++) {
+        CHECK_OK(kill(sleeper[i], SIGSTOP));
+        CHECK(stops(sleeper[i]));
     }
     CHECK_KILLED(spawn(die_without_a_slot, NULL), SIGKILL); /* so that no process watches it */
     CHECK_OK(kill(finder, SIGCONT));
     const bool lives = stops(finder);
     CHECK_SOON(repair()->rebuilds != 0 && !is_closed());
-    if (first_stopped)
-        CHECK_OK(kill(sleeper[0], SIGCONT));
-    CHECK(repair()->steps > 2 * pn_repair_steps); /* more than the finder has made */
+    for (int i = 0; i < stopped; i++)
+        CHECK_OK(kill(sleeper[i], SIGCONT));
+    CHECK(repair()->steps > 10 * pn_repair_steps); /* more than the finder has made */
     int left = SLEEPERS;
     for (int i = 0; i < SLEEPERS; i++)
         if (waitpid(sleeper[i], NULL, WNOHANG) == sleeper[i])
@@ -592,6 +596,46 @@ static void sleepers_open_them(const char *sleepers_label, int deaths, const cha
     int rounds = 0;
     while (!are_opened_by_sleepers(sleepers_label, deaths, finders_label))
         CHECK(++rounds < 20);
+}
+
+/* Its program has something else to do. */
+static void do_not_look(void *arg)
+{
+    pn_engine *own;
+    pn_message_out m;
+    (void) arg;
+    pn_consumer_slow_ns = 3600LL * 1000000000;
+    CHECK_OK(pn_open(name, NULL, &own));
+    pn_consumer *consumer = consumer_of(test_connect(own), channel, 1);
+    CHECK(pn_consumer_fileno(consumer) >= 0);
+    CHECK_EQ(pn_consumer_get(consumer, 0, &m), 0);
+    for (;;)
+        pause();
+}
+
+static void those_that_no_thread_looks_at_do_not_count(void)
+{
+    pid_t busy[DEPUTIES];
+    durable = false;
+    open_with(0);
+    for (uint32_t i = 0; i < DEPUTIES; i++) {
+        busy[i] = spawn(do_not_look, NULL);
+        CHECK_SOON(asleep() == i + 1);
+    }
+    pid_t sleeper = spawn(sleep_and_die, NULL);
+    CHECK_SOON(asleep() == DEPUTIES + 1);
+    CHECK_KILLED(spawn(die_without_a_slot, NULL), SIGKILL);
+    pn_rebuild_units = 200;
+    CHECK_OK(pn_notify(conn, "x", 1, "y", 1));
+    CHECK_SOON(repair()->rebuilds != 0 && !is_closed());
+    publish(conn, topic, "last");
+    for (uint32_t i = 0; i < DEPUTIES; i++) {
+        CHECK_OK(kill(busy[i], SIGKILL));
+        CHECK_KILLED(busy[i], SIGKILL);
+    }
+    CHECK_CHILD(sleeper, 0);
+    pn_rebuild_units = PN_REBUILD_UNITS;
+    close_all();
 }
 
 static void *sleep_in_a_thread(void *arg)
@@ -637,9 +681,12 @@ static void handing_over(void)
     in_a_hurry = true;
     sleepers_open_them(NULL, 0, NULL);
     in_a_hurry = false;
-    first_stopped = true;
+    stopped = 1;
     sleepers_open_them(NULL, 0, NULL);
-    first_stopped = false;
+    stopped = DEPUTIES;
+    sleepers_open_them(NULL, 0, NULL);
+    stopped = 0;
+    those_that_no_thread_looks_at_do_not_count();
     by_descriptor = true;
     sleepers_open_them(NULL, 0, NULL);
     sleepers_open_them("topic-recover:waiting", 3, NULL);
@@ -786,6 +833,7 @@ int main(void)
 {
     data_dir_make();
     test_watchdog(110);
+    pn_repair_again_ns = INT64_MAX; /* notifiers do one step each, and wake no sleepers */
     notified_beside_a_repair();
     notified_beside_a_repair_with_a_log();
     a_notifier_opens_no_log();

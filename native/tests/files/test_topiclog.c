@@ -433,6 +433,55 @@ static void test_of_what_has_no_room_some_is_carried(void)
 
 enum { LONG = 100000 };
 
+static pid_t forked;
+static int ended[2]; /* a pipe: the parent's step is over, and so are some messages */
+
+static void compact_in_a_child(void)
+{
+    char word;
+    CHECK_EQ(read(ended[0], &word, 1), 1);
+    tfiles.source.carry = source_carry;
+    while (tlog->compact_file != 0)
+        CHECK_OK(pn_topiclog_compact(tlog, &tfiles, 0, MANY));
+    CHECK_EQ(log_start(&told), 0);
+    check_same(&told.p, plain);
+}
+
+/* As another thread of the process may do in the middle of a step. */
+static int carry_and_fork(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR],
+                          struct pn_record_in *record)
+{
+    int rc = source_carry(arg, cursor, record);
+    if (cursor[1] != 10 || forked != 0)
+        return rc;
+    fflush(NULL);
+    forked = fork();
+    CHECK(forked >= 0);
+    if (forked != 0)
+        return rc;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    compact_in_a_child();
+    _exit(0);
+}
+
+/* The child has a copy of what its parent had gathered, and must not write it. */
+static void test_a_process_that_is_forked_in_a_step_writes_nothing_of_it(void)
+{
+    begin_to_compact();
+    CHECK_EQ(pipe(ended), 0);
+    tfiles.source.carry = carry_and_fork;
+    CHECK_EQ(pn_topiclog_compact(tlog, &tfiles, 0, 20), 1);
+    for (uint64_t id = 1; id <= 10; id++) {
+        const struct op op = {.kind = PN_LOG_CANCELLED, .id = id};
+        CHECK_OK(append_ops(&op, 1));
+        plain_apply(plain, &op);
+    }
+    CHECK_EQ(write(ended[1], "x", 1), 1);
+    CHECK_CHILD(forked, 0);
+    close(ended[0]);
+    close(ended[1]);
+}
+
 static int carry_long_ones(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR],
                            struct pn_record_in *record)
 {
@@ -839,6 +888,7 @@ int main(void)
     RUN(test_compaction_changes_nothing_but_the_size);
     RUN(test_damage_to_what_was_carried_costs_one_message);
     RUN(test_of_what_has_no_room_some_is_carried);
+    RUN(test_a_process_that_is_forked_in_a_step_writes_nothing_of_it);
     RUN(test_a_step_ends_when_it_has_carried_enough);
     RUN(test_a_long_message_is_carried_among_short_ones);
     RUN(test_a_log_of_live_messages_is_not_compacted);

@@ -184,6 +184,29 @@ static void test_a_call_that_is_left_has_none(void)
     end();
 }
 
+/* It had no processor when the lock was free, and may have one now. */
+static void test_one_that_was_taken_away_is_asked_for_again(void)
+{
+    begin();
+    int64_t now = test_now_ns();
+    struct pn_turn turn = pn_turn_later(word, now);
+    pn_turn_ask(&turn, now);
+    for (int i = 0; i < ROUNDS; i++) {
+        CHECK(turn.number != 0);
+        CHECK(turn.ask_at <= now + 2 * PN_TURN_NS);
+        pn_store_relaxed(&word->number, 0);
+        now = turn.ask_at;
+        pn_store_relaxed(&word->over_at, (uint32_t) (now / 1000)); /* just now */
+        pn_turn_ask(&turn, now);
+        CHECK_EQ(turn.number, 0);
+        CHECK(turn.ask_at <= now + 2 * PN_TURN_NS);
+        now = turn.ask_at;
+        pn_turn_ask(&turn, now);
+    }
+    pn_turn_end(&turn);
+    end();
+}
+
 /* ---- how often ------------------------------------------------------------------------------- */
 
 static void test_one_at_a_time_and_not_at_once_again(void)
@@ -215,6 +238,7 @@ int main(void)
     RUN(test_that_of_a_dead_thread_is_taken_away);
     RUN(test_a_thread_ends_its_own_alone);
     RUN(test_a_call_that_is_left_has_none);
+    RUN(test_one_that_was_taken_away_is_asked_for_again);
     RUN(test_one_at_a_time_and_not_at_once_again);
     return tests_done();
 }
