@@ -264,6 +264,7 @@ def run(seconds: float, name: str, directory: Path) -> tuple[Outcome, Outcome]:
                     queue.look()
         spent = time.monotonic() - begin
         for queue in queues:
+            queue.look()
             queue.measure(spent)
         drained = [queue.drain(30 + seconds) for queue in queues]
     finally:
