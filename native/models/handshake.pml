@@ -41,6 +41,10 @@
  *     is then woken for nothing; its pos is head, so nothing reclaimed can be read.
  *     So says this model, in which nothing but a notifier wakes a listener; watch.pml knows better
  *     (unsleep-always-told), and the code looks.
+ * 12. HANDLER (not broken): a signal is pending until the listener's handler runs, beside the
+ *     listener and at any time; the handler takes the flag, clears owed, and only then writes the
+ *     eventfd.  So a listener that is awake and busy is not signalled again and again.  Without it
+ *     the handler runs at once, in the sender's step, and leaves owed alone, which is legal, too.
  *
  * ASSERTED: I1 I2 I3 I4 I5 I6 I7 I8 (KILLS=0, WATCHDOG=0) I9 I13.
  *
@@ -51,6 +55,7 @@
  * DRAIN_AFTER_LOOK FROM_IF_NOT_QUIET FROM_AFTER_WANT WAKE_ON_TIMEOUT WATCHDOG=0 (with kills)
  * WATCHDOG_NO_TRYLOCK NO_OWED OWED_CLEARED_AFTER_LOOK OWED_AFTER_UNSLEEP WOKEN_BEFORE_UNSLEEP
  * AWAKE_READS_FROM_POS AWAKE_NOT_QUIET RECOVER_WOKEN_FIRST RECOVER_FROM_HEAD HEAD_BEFORE_ENTRY NO_REAP NO_APPLY_REDO POS_BEFORE_COPY
+ * with HANDLER also HANDLER_CLEARS_LAST (owed after the eventfd).
  */
 #ifndef NL
 #define NL 1
@@ -109,9 +114,15 @@ byte head, tail, woken, applied;
 byte ring[RING];
 byte pos[NL];                   /* W: owner; lock holder only by CAS from ASLEEP */
 byte want[NL], from[NL];        /* W: lock holder */
-bool owed[NL];                  /* W: lock holder sets, owner clears */
+bool owed[NL];                  /* W: lock holder sets, owner and its handler clear */
 bool flag[NL];                  /* reason flag: sender sets, handler clears */
 bool efd[NL];                   /* the eventfd is readable */
+#ifdef HANDLER
+bool pending[NL];               /* SIGUSR1 is pending; dropped with the process */
+#define DELIVER(i) pending[i] = !dead[i]
+#else
+#define DELIVER(i) if :: flag[i] -> flag[i] = 0; efd[i] = 1 :: else fi
+#endif
 bool used[NL];                  /* the slot is claimed */
 bool bits[NL];                  /* the channel index names this slot */
 
@@ -269,8 +280,8 @@ r_consistent:
     STEP(assert(lock == me); lock = FREE; i = 0; SEEK(col); goto signalling)    /* I7 */
 }
 
-/* flag, then pidfd_send_signal, to the set `col` (procsignal.c).  The handler runs in the last step:
- * it takes the flag and writes the eventfd. */
+/* flag, then pidfd_send_signal, to the set `col` (send.c).  Without HANDLER the handler runs
+ * in the last step: it takes the flag and writes the eventfd. */
 inline signal_collected()
 {
     if
@@ -279,7 +290,7 @@ inline signal_collected()
     fi;
     STEP(flag[i] = 1);
     /* PN_CRASH("signal:flag") */
-    STEP(if :: flag[i] -> flag[i] = 0; efd[i] = 1 :: else fi; i++; SEEK(col));
+    STEP(DELIVER(i); i++; SEEK(col));
     /* PN_CRASH("signal:sent") */
     goto signalling
 }
@@ -571,6 +582,26 @@ died:
     atomic { dead[l] = 1; p = 0; h = 0; w = 0 }
 }
 
+#ifdef HANDLER
+/* ------------------------------------------------------------------ its handler, in any thread */
+
+proctype Handler(byte l)
+{
+none:
+end_none:
+    atomic { pending[l] -> pending[l] = 0; if :: flag[l] -> flag[l] = 0 :: else -> goto none fi };
+#ifdef HANDLER_CLEARS_LAST
+    atomic { efd[l] = 1 };
+    atomic { owed[l] = 0 };
+#else
+    atomic { owed[l] = 0 };                                     /* fetch_and, seq_cst */
+    /* PN_CRASH("handler:owed-cleared") */
+    atomic { efd[l] = 1 };
+#endif
+    goto none
+}
+#endif
+
 /* ------------------------------------------------------------------ the watchdog, and the end */
 
 proctype Watchdog()
@@ -605,7 +636,7 @@ w_owed:
     STEP(if :: owed[i] -> skip :: else -> i++; if :: i == NL -> i = 0; goto idle :: else -> goto w_owed fi fi);
     STEP(flag[i] = 1);
     /* PN_CRASH("signal:flag") */
-    STEP(if :: flag[i] -> flag[i] = 0; efd[i] = 1 :: else fi;
+    STEP(DELIVER(i);
         /* PN_CRASH("signal:sent") */
         i++; if :: i == NL -> i = 0; goto idle :: else -> goto w_owed fi);
 #endif
@@ -639,7 +670,11 @@ init {
         byte l = 0;
         if :: lkills = LKILLS :: lkills = 0 fi;
         do
-        :: l < NL -> used[l] = 1; bits[l] = 1; run Listener(l); l++
+        :: l < NL -> used[l] = 1; bits[l] = 1; run Listener(l);
+#ifdef HANDLER
+            run Handler(l);
+#endif
+            l++
         :: else -> break
         od;
         l = 1;

@@ -90,7 +90,7 @@ byte kills = KILLS;
 #define ADD(s, i) s = s | BIT(i)
 #define DEL(s, i) s = s & ~BIT(i)
 
-/* Signal all in `col`, a step each: the flag and the send are one (procsignal.c has them apart). */
+/* Signal all in `col`, a step each: the flag and the send are one (send.c has them apart). */
 inline signal_collected()
 {
     do

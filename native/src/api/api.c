@@ -38,6 +38,7 @@
 #include "wakeup/group.h"
 #include "wakeup/latch.h"
 #include "wakeup/procsignal.h"
+#include "wakeup/send.h"
 #include "wakeup/unsent.h"
 #include "wakeup/watch.h"
 

@@ -10,7 +10,8 @@
 #include "topic/notes.h"
 #include "topic/open.h"
 #include "topic/queues.h"
-#include "wakeup/procsignal.h"
+#include "wakeup/send.h"
+#include "wakeup/stack.h"
 
 /* ---- statistics, checking -------------------------------------------------------------------- */
 
@@ -117,12 +118,12 @@ PN_API int pn_log_stack(pn_engine *engine, int32_t pid)
 
 PN_API int pn_keep_disposition(int signo)
 {
-    return pn_procsignal_keep_disposition(signo);
+    return pn_stack_keep_disposition(signo);
 }
 
 PN_API int pn_adopt_stack_printer(int signo)
 {
-    return pn_procsignal_adopt_stack_printer(signo);
+    return pn_stack_adopt_printer(signo);
 }
 
 PN_API uint32_t pn_heard(const pn_engine *engine)

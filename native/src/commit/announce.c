@@ -10,7 +10,7 @@
  *    that a reader that sees the value finds the messages, and before the fence, so that a reader
  *    that was held back (generation.c) is un-slept.
  * 4. Signals are sent after the lock is released, by this process or, in a stream, along the
- *    chain (procsignal.c 4).
+ *    chain (send.c 3).
  */
 #define _GNU_SOURCE
 #include "commit/announce.h"
@@ -24,6 +24,7 @@
 #include "wakeup/latch.h"
 #include "wakeup/make_way.h"
 #include "wakeup/procsignal.h"
+#include "wakeup/send.h"
 
 static void interest_locked(struct pn_commit *c, uint32_t slot, QueuePosition begin,
                             QueuePosition end)
@@ -136,9 +137,12 @@ static void unsleep_locked(struct pn_commit *c, uint32_t slot, uint32_t *kept,
         c->signals++;
         /* a slot of our own process gets its latch set, which is cheap; a process that was
          * signalled before in vain is perhaps stopped, and would not pass anything on */
-        bool direct = !c->stream || seg->own[slot] != NULL || found == PN_SIGNAL_AGAIN;
+        int32_t pid = pn_load_relaxed(&seg->backend[slot].pid);
+        bool direct = !c->stream || seg->own[slot] != NULL || found == PN_SIGNAL_AGAIN ||
+                      (c->heads != 0 && pid == c->head_pid); /* told by the same signal */
         if (!direct && c->heads < PN_CHAIN) {
             c->heads++;
+            c->head_pid = pid;
             direct = true;
         }
         if (direct && *kept < PN_WAKE_LIST)
@@ -191,9 +195,11 @@ void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition 
 void pn_signal_collected(struct pn_commit *c)
 {
     PN_CRASH("commit:unlocked");
-    int sent = 0;
+    struct pn_send_run run;
+    pn_send_begin(&run, c->conn->seg);
     for (uint32_t i = 0; i < c->nwake; i++)
-        sent += pn_procsignal_send(c->conn->seg, c->wake[i], PROCSIG_NOTIFY_INTERRUPT);
+        pn_send_add(&run, c->wake[i]);
+    int sent = pn_send_end(&run);
     if (__builtin_expect(c->flush, 0))
         pn_procsignal_flush(c->conn->seg);
     else if (__builtin_expect(c->deferred, 0))

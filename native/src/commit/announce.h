@@ -37,6 +37,7 @@ struct pn_commit {
     bool deferred;    /* this commit deferred some */
     bool leaves;      /* nothing is listened to any more: our watchers look further */
     int heads;        /* of the chain */
+    int32_t head_pid; /* the last of them */
     uint32_t wake[PN_WAKE_LIST];
 };
 

@@ -62,7 +62,6 @@
 #include "queue/queue.h"
 #include "segment/lock.h"
 #include "wakeup/make_way.h"
-#include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 
 /* ---- step a: what can fail (lock held) ------------------------------------------------------- */

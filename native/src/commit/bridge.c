@@ -36,6 +36,7 @@
 #include "commit/upstream_payload.h"
 #include "segment/lock.h"
 #include "wakeup/procsignal.h"
+#include "wakeup/send.h"
 
 #define PN_FOREIGN 0x80000000U /* in srcGeneration: not a claim of the slot, but a pid elsewhere */
 

@@ -54,7 +54,7 @@
 #include "queue/queue.h"
 #include "queue/spill.h"
 #include "segment/lock.h"
-#include "wakeup/procsignal.h"
+#include "wakeup/send.h"
 
 #define PN_ROOM_WAIT_MIN_NS 10000000LL
 #define PN_ROOM_WAIT_MAX_NS 100000000LL

@@ -31,7 +31,7 @@
 #include "topic/on_disk.h"
 #include "topic/tombstones.h"
 #include "topic/waiting.h"
-#include "wakeup/procsignal.h"
+#include "wakeup/send.h"
 
 /* ---- redo ------------------------------------------------------------------------------------ */
 

@@ -51,7 +51,6 @@
 #include "topic/waiting.h"
 #include "wakeup/latch.h"
 #include "wakeup/lost.h"
-#include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 
 #define PN_SLOW_MAX_NS    60000000000LL

@@ -37,7 +37,7 @@
 #include "topic/tombstones.h"
 #include "topic/topic.h"
 #include "topic/waiting.h"
-#include "wakeup/procsignal.h"
+#include "wakeup/send.h"
 
 uint32_t pn_return_steps = PN_TOPIC_STEPS;
 

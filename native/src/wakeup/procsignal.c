@@ -1,5 +1,6 @@
 /*
- * procsignal.c - signals, and the handshake between a sleeper and a process that wakes it.
+ * procsignal.c - the signal handler, and the handshake between a sleeper and a process that wakes
+ *                it.  send.c sends.
  *
  * 1. The handshake.  A listener that has read everything marks its `pos` ASLEEP and looks at
  *    `want` once more; a notifier raises `want` and looks at `pos`.  With a full fence between
@@ -19,25 +20,13 @@
  *    The winner of the CAS makes the slot awake; only a notifier that won it signals: one signal
  *    per sleep, however long the burst, and none for a listener that is awake.
  * 2. `owed` is set before the CAS and cleared by the listener between draining its latch and
- *    loading pos.  It says "un-slept, but perhaps not signalled": a notifier that finds it on an
- *    awake slot for longer than PN_OWED_NS signals again, since the earlier one may have died
- *    between its CAS and its signal; a slow timer in every sleeper does the same.
- * 3. No signal is sent without proof that the pid is still the slot's.  A pidfd is opened first;
- *    then the slot's liveness byte must name the slot's pid, before every signal (rule L4).  What
- *    remains is that another thread of the target execs between the two system calls;
- *    docs/signals.md names the window.
- *    Whether the target catches the signal is read from /proc, at most every PN_CATCHES_NS.
- * 4. The chain.  A notifier that wakes many signals the first PN_CHAIN of them itself and leaves
- *    the rest in deferred[]; the handler of each process that is signalled takes PN_CHAIN from
- *    there and passes the signal on.  So a broadcast to a hundred sleepers costs its sender two
- *    signals, it goes on committing while the chain runs, and each process that the chain reaches
- *    finds many messages instead of one.  It is the handler that does it, not wait(): it runs at
- *    once, however busy the program is.  Only a notifier in a stream, that is one that committed
- *    less than a millisecond ago, does so; and the next process to commit signals what has stood in
- *    deferred[] for longer than that, since the processes that were signalled may be stopped.  A
- *    process that dies with a claimed bit is like a notifier that dies before its signal: `owed`
- *    stays.
- * 5. The handler runs in a program that is not ours.  It does what PostgreSQL's does, keeps errno,
+ *    loading pos, and by its handler before that sets the latch.  It says "un-slept, but perhaps
+ *    not signalled": a notifier that finds it on an awake slot for longer than PN_OWED_NS signals
+ *    again, since the earlier one may have died between its CAS and its signal; a slow timer in
+ *    every sleeper does the same.  The handler clears it because a listener that is busy for long
+ *    would otherwise be signalled again every PN_OWED_NS; and since it sets the latch afterwards,
+ *    what a notifier un-slept before the bit was cleared is read in any case.
+ * 3. The handler runs in a program that is not ours.  It does what PostgreSQL's does, keeps errno,
  *    and passes every signal that is not tagged as ours to the handler that was there before.
  */
 #define _GNU_SOURCE
@@ -57,18 +46,14 @@
 #include "base/os.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
-#include "segment/lockfile.h"
 #include "segment/process.h"
 #include "wakeup/latch.h"
-#include "wakeup/unsent.h"
+#include "wakeup/send.h"
+#include "wakeup/stack.h"
 
-#define PN_SIGNAL_MAGIC 0x504e5347U /* "PNSG", in the upper half of sival; the slot in the lower */
-#define PN_OWED_NS      10000000LL
-#define PN_CATCHES_NS   100000000LL
-#define PN_CAUGHT_SIGNO UINT64_C(0xff)
-#define PN_TRIES        4
+#define PN_OWED_NS 10000000LL
 
-enum { MAX_LOCAL = 65536, MAX_PIDFDS = 512, MAX_SIGNALS = 65 };
+enum { MAX_LOCAL = 65536, MAX_SIGNALS = 65 };
 
 /* ---- the process's side: the handler -------------------------------------------------------- */
 
@@ -84,10 +69,6 @@ struct disposition {
     struct disposition *older;
 };
 static _Atomic(struct disposition *) previous[MAX_SIGNALS];
-typedef void stack_printer(int signo);
-static _Atomic(stack_printer *) printer;
-static pn_atomic_i32 printer_signo;
-static struct sigaction kept_disposition; /* between the two calls that set the printer */
 
 static struct sigaction installed[MAX_SIGNALS]; /* ours, as it stands in the kernel */
 static uint32_t armed_by[MAX_SIGNALS];          /* connections that use the signal.  Process lock */
@@ -180,21 +161,11 @@ static uint32_t check_proc_signal(struct pn_conn *conn)
     return reasons;
 }
 
-/* Our stack was asked for.  Async-signal-safe. */
-static void print_stack(void)
-{
-    static const char nothing[] = "pynotify: asked for the stack, but nothing here can print it\n";
-    stack_printer *print = pn_load_acquire(&printer);
-    if (print != NULL)
-        print(pn_load_relaxed(&printer_signo));
-    else if (write(STDERR_FILENO, nothing, sizeof nothing - 1) < 0)
-        return;
-}
-
 static void procsignal_handler(int signo, siginfo_t *info, void *context)
 {
     int saved_errno = errno;
     uint32_t all_reasons = 0;
+    struct pn_segment *passes_on = NULL;
     pn_fetch_add(&in_handler, 1);
     uint32_t used = pn_load_acquire(&local_used);
     for (uint32_t i = 0; i < used; i++) {
@@ -209,16 +180,25 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
         reasons &= ~(1U << PROCSIG_TOPIC | 1U << PROCSIG_REPAIR);
         if (reasons == 0)
             continue; /* nothing to wake up for */
+        if ((reasons & 1U << PROCSIG_NOTIFY_INTERRUPT) != 0) {
+            pn_take_owed(conn);
+            PN_CRASH("handler:owed-cleared");
+        }
         bool walk_only = reasons == 1U << PROCSIG_NEIGHBOUR;
         if ((reasons & 1U << PROCSIG_NEIGHBOUR) != 0 && !pn_watch_told(conn) && walk_only)
             continue;
-        if (!walk_only)
-            pn_procsignal_pass_on(conn->seg, 0);
         pn_latch_wake(conn, walk_only ? PN_FD_NEIGHBOUR : PN_FD_SIGNALLED);
+        if (walk_only)
+            continue;
+        if (passes_on != NULL && passes_on != conn->seg)
+            pn_procsignal_pass_on(passes_on, 0);
+        passes_on = conn->seg;
     }
+    if (passes_on != NULL) /* after the flags were taken (send.c 3) */
+        pn_procsignal_pass_on(passes_on, 0);
     pn_fetch_sub(&in_handler, 1);
     if ((all_reasons & 1U << PROCSIG_LOG_STACK) != 0)
-        print_stack();
+        pn_stack_print();
     if (!is_ours(info, all_reasons != 0))
         chain(signo, info, context);
     errno = saved_errno;
@@ -315,23 +295,6 @@ static void disarm(struct pn_conn *conn)
     sigaction(conn->signo, &back, NULL);
 }
 
-int pn_procsignal_keep_disposition(int signo)
-{
-    if (sigaction(signo, NULL, &kept_disposition) != 0)
-        return pn_fail(errno, "signal %d: %s", signo, strerror(errno));
-    return 0;
-}
-
-int pn_procsignal_adopt_stack_printer(int signo)
-{
-    struct sigaction current;
-    if (sigaction(signo, &kept_disposition, &current) != 0)
-        return pn_fail(errno, "signal %d: %s", signo, strerror(errno));
-    pn_store_relaxed(&printer_signo, signo);
-    pn_store_release(&printer, current.sa_handler);
-    return 0;
-}
-
 static void reset_in_child(void)
 {
     pn_os_know_ourselves();
@@ -415,225 +378,6 @@ void pn_procsignal_quiesce(void)
         sched_yield();
 }
 
-/* ---- the sender's side ---------------------------------------------------------------------- */
-
-static void forget_pidfd(struct pn_segment *seg, struct pn_pidfd_cache_entry *entry)
-{
-    if (entry->fd >= 0) {
-        pn_close_if_ours(entry->fd, PN_KIND_PIDFD);
-        entry->fd = -1;
-        seg->pidfds_open--;
-    }
-}
-
-static int open_pidfd(struct pn_segment *seg, struct pn_pidfd_cache_entry *entry, int32_t pid,
-                      uint32_t generation)
-{
-    forget_pidfd(seg, entry);
-    for (uint32_t i = 0; seg->pidfds_open >= MAX_PIDFDS && i < seg->max_backends; i++)
-        forget_pidfd(seg, &seg->pidfds[seg->pidfd_hand++ % seg->max_backends]);
-    int fd = pn_os_pidfd_open(pid);
-    if (fd < 0)
-        return fd;
-    seg->pidfds_open++;
-    entry->fd = fd;
-    entry->generation = generation;
-    return 0;
-}
-
-/* The pidfd is opened before the byte is looked at: then the byte's holder is the pidfd's. */
-static int provably_there(struct pn_segment *seg, uint32_t slot, int32_t pid)
-{
-    int fd = pn_segment_lock_file(seg, slot);
-    if (fd >= 0 && pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid)
-        return 1;
-    fd = pn_segment_true_lock_file(seg, slot);
-    return fd < 0 ? fd : pn_os_lock_holder(fd, slot, 1, NULL, NULL) == pid;
-}
-
-/*
- * /proc is asked at most every PN_CATCHES_NS a target; the answer holds for all senders, and for
- * the signal it was asked of: that stands in the lowest byte of the time.
- */
-static int catches(struct QueueBackendStatus *backend, int32_t pid, int signo)
-{
-    int64_t now = pn_now_coarse_ns();
-    uint64_t caught = pn_load_relaxed(&backend->caught_at);
-    int64_t age = pn_since(now, caught & ~PN_CAUGHT_SIGNO);
-    if ((caught & PN_CAUGHT_SIGNO) == (uint64_t) signo && age >= 0 && age < PN_CATCHES_NS)
-        return 1;
-    int rc = pn_os_catches(pid, signo);
-    if (rc != 1)
-        return rc;
-    pn_store_relaxed(&backend->caught_at, ((uint64_t) now & ~PN_CAUGHT_SIGNO) | (uint64_t) signo);
-    return 1;
-}
-
-/*
- * Async-signal-safe.  1 sent, 0 not to be signalled, -errno: no descriptor is left, or the pidfd is
- * of no use any more.
- */
-static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t generation, int32_t pid,
-                           int pidfd, bool counted)
-{
-    struct QueueBackendStatus *backend = &seg->backend[slot];
-    int signo = pn_load_acquire(&backend->signo);
-    if (!pn_may_wake(signo) || pn_load_acquire(&backend->generation) != generation)
-        return 0; /* it polls; or the slot changed hands, and pid and signo may be of two owners */
-    int rc = provably_there(seg, slot, pid);
-    if (rc == 1)
-        rc = catches(backend, pid, signo);
-    if (rc != 1)
-        return pn_is_short(rc) ? rc : 0; /* owed stays: its own slow timer looks */
-    uint64_t value = (uint64_t) PN_SIGNAL_MAGIC << 32 | slot;
-    rc = pn_os_pidfd_signal(pidfd, signo, value);
-    if (rc == 0 && counted)
-        pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
-    if (counted)
-        PN_CRASH("signal:sent");
-    return rc == 0 ? 1 : rc;
-}
-
-/* As signal_if_there(). */
-static int try_to_send(struct pn_segment *seg, uint32_t slot, bool counted, int32_t *target)
-{
-    struct QueueBackendStatus *backend = &seg->backend[slot];
-    struct pn_pidfd_cache_entry *entry = &seg->pidfds[slot];
-    uint32_t generation = pn_load_acquire(&backend->generation);
-    int32_t pid = *target = pn_load_relaxed(&backend->pid);
-    if (pid <= 0 || pn_load_relaxed(&backend->signo) <= 0)
-        return 0;
-    if (entry->fd < 0 || entry->generation != generation) {
-        int rc = open_pidfd(seg, entry, pid, generation);
-        if (rc != 0)
-            return rc;
-    }
-    int rc = signal_if_there(seg, slot, generation, pid, entry->fd, counted);
-    if (rc < 0 && !pn_is_short(rc))
-        forget_pidfd(seg, entry);
-    return rc;
-}
-
-/* A spare one, or another's pidfd. */
-static bool give_up_a_descriptor(struct pn_segment *seg, uint32_t slot)
-{
-    if (pn_spare_give_up(seg))
-        return true;
-    for (uint32_t i = 0; seg->pidfds_open != 0 && i < seg->max_backends; i++) {
-        uint32_t other = seg->pidfd_hand++ % seg->max_backends;
-        if (other != slot && seg->pidfds[other].fd >= 0) {
-            forget_pidfd(seg, &seg->pidfds[other]);
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool send_to_other(struct pn_segment *seg, uint32_t slot, bool counted)
-{
-    int32_t pid;
-    int rc = try_to_send(seg, slot, counted, &pid);
-    for (int i = 0; pn_is_short(rc) && i < PN_TRIES && give_up_a_descriptor(seg, slot); i++)
-        rc = try_to_send(seg, slot, counted, &pid); /* other threads open files, too */
-    if (rc < 0 && rc != -ESRCH) /* the dead one's slot is reaped when it is needed */
-        pn_unsent_note(seg, pid, rc);
-    pn_spare_fill(seg);
-    return rc > 0;
-}
-
-bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason)
-{
-    struct QueueBackendStatus *backend = &seg->backend[slot];
-    bool sent = true;
-    if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED)
-        return false;
-    pthread_mutex_lock(&seg->signal_mutex);
-    struct pn_conn *own = seg->own[slot];
-    if (own != NULL && !pn_owns_slot(own))
-        own = NULL; /* it was, and has another owner */
-    if (own != NULL && reason == PROCSIG_LOG_STACK) {
-        print_stack();
-    } else if (own != NULL && (reason == PROCSIG_TOPIC || reason == PROCSIG_REPAIR)) {
-        pn_segment_hooks.consumers_woken(own, reason == PROCSIG_REPAIR);
-    } else if (own != NULL) {
-        if (reason == PROCSIG_SEGMENT_GONE)
-            pn_segment_hooks.consumers_woken(own, true);
-        pn_latch_set(own, PN_FD_SIGNALLED); /* a signal to ourselves would only do the same */
-        pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
-    } else {
-        pn_store_release(&backend->pss_signalFlags[reason], 1);
-        if (reason == PROCSIG_NEIGHBOUR)
-            PN_CRASH("watch:flag");
-        else
-            PN_CRASH("signal:flag");
-        sent = send_to_other(seg, slot, reason < PROCSIG_NEIGHBOUR);
-    }
-    pthread_mutex_unlock(&seg->signal_mutex);
-    return sent;
-}
-
-/* ---- the chain ------------------------------------------------------------------------------ */
-
-/* One deferred slot: as pn_procsignal_send, but without locks and caches.  As signal_if_there(). */
-static int send_deferred(struct pn_segment *seg, uint32_t slot)
-{
-    struct QueueBackendStatus *backend = &seg->backend[slot];
-    uint32_t generation = pn_load_acquire(&backend->generation);
-    int32_t pid = pn_load_relaxed(&backend->pid);
-    if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED || pid <= 0 ||
-        pn_load_relaxed(&backend->signo) <= 0)
-        return 0;
-    int pidfd = pn_os_pidfd_open(pid);
-    if (pidfd < 0)
-        return pidfd;
-    pn_store_release(&backend->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
-    int rc = signal_if_there(seg, slot, generation, pid, pidfd, true);
-    close(pidfd);
-    return rc;
-}
-
-/* The next deferred slot, claimed; -1 when there is none.  Only what is still owed counts. */
-static int64_t claim_deferred(struct pn_segment *seg)
-{
-    for (uint32_t word = 0; word < seg->words; word++) {
-        uint64_t bits = pn_load_relaxed(&seg->deferred[word]);
-        for (; bits != 0; bits &= bits - 1) {
-            uint64_t bit = bits & -bits;
-            uint32_t slot = word * 64 + (uint32_t) __builtin_ctzll(bits);
-            if (slot >= seg->max_backends || (pn_fetch_and(&seg->deferred[word], ~bit) & bit) == 0)
-                continue; /* another thread claimed it */
-            PN_CRASH("chain:claimed");
-            if ((pn_load_relaxed(&seg->owed[word]) & bit) != 0)
-                return slot;
-        }
-    }
-    return -1;
-}
-
-/* A slot that cannot be signalled (dead, polling) passes nothing on, and does not count. */
-void pn_procsignal_pass_on(struct pn_segment *seg, int already)
-{
-    while (already < PN_CHAIN && pn_load_relaxed(&seg->ctl->deferred_at) != 0) {
-        int64_t slot = claim_deferred(seg);
-        if (slot < 0)
-            return;
-        int rc = send_deferred(seg, (uint32_t) slot);
-        if (pn_is_short(rc)) { /* for a committer, which may give one up */
-            pn_fetch_or(&seg->deferred[slot / 64], 1ULL << (slot % 64));
-            return;
-        }
-        if (rc < 0 && rc != -ESRCH)
-            pn_unsent_count(seg, rc);
-        already += rc > 0;
-    }
-}
-
-void pn_procsignal_flush(struct pn_segment *seg)
-{
-    for (int64_t slot; (slot = claim_deferred(seg)) >= 0;)
-        pn_procsignal_send(seg, (uint32_t) slot, PROCSIG_NOTIFY_INTERRUPT);
-}
-
 /* ---- handshake ------------------------------------------------------------------------------ */
 
 enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t now)
@@ -664,10 +408,7 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
 
 void pn_clear_owed(struct pn_conn *conn)
 {
-    uint64_t mask = 1ULL << (conn->slot % 64);
-    pn_atomic_u64 *word = &conn->seg->owed[conn->slot / 64];
-    if ((pn_load_relaxed(word) & mask) != 0 && pn_owns_slot(conn))
-        pn_fetch_and(word, ~mask);
+    pn_take_owed(conn);
     PN_CRASH("wake:owed-cleared");
 }
 

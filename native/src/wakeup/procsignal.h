@@ -8,8 +8,6 @@
 #ifndef PN_PROCSIGNAL_H
 #define PN_PROCSIGNAL_H
 
-#include <signal.h>
-
 #include "backend/conn.h"
 
 /* Make the process ready for this connection's signal: install the handler if it is not. */
@@ -24,28 +22,6 @@ void pn_procsignal_each(void (*visit)(struct pn_conn *conn));
 void pn_procsignal_quiesce(void);
 /* Before the slot is freed: from then on it may be another process's. */
 void pn_procsignal_disown(struct pn_conn *conn);
-
-/* Of what a slot says, too, which may be scribbled over: no other is ever sent. */
-static inline bool pn_may_wake(int signo)
-{
-    return signo == SIGUSR1 || (signo >= SIGRTMIN && signo <= SIGRTMAX);
-}
-
-/* What LOG_STACK calls: pn_adopt_stack_printer() in pynotify.h. */
-int pn_procsignal_keep_disposition(int signo);
-int pn_procsignal_adopt_stack_printer(int signo);
-
-/*
- * Set the flag and signal the slot's process, if it is provably that backend (L4) and catches
- * the signal.  Our own connections get their latch set directly.  Lock not held.  True: sent.
- */
-bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason);
-
-/* Signal deferred ones until PN_CHAIN really were.  Async-signal-safe: the handler calls it. */
-#define PN_CHAIN 2
-void pn_procsignal_pass_on(struct pn_segment *seg, int already);
-/* Signal all of them: the chain was too slow.  Lock not held. */
-void pn_procsignal_flush(struct pn_segment *seg);
 
 /* ---- the sleep/wake handshake ------------------------------------------------------------ */
 
@@ -76,7 +52,7 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
 bool pn_wake_self(struct pn_conn *conn);
 /* The owner, awake at `pos`: go to sleep there.  False: something came, awake again. */
 bool pn_fall_asleep(struct pn_conn *conn, QueuePosition pos);
-/* Clear `owed`; between draining the latch and loading pos (R2, R3). */
+/* Clear `owed` between draining the latch and loading pos (R2, R3). */
 void pn_clear_owed(struct pn_conn *conn);
 
 #endif

@@ -3,7 +3,7 @@
  *
  * 1. A signal takes two descriptors: a pidfd, which stays, and for a moment /proc/PID/status.  A
  *    server at its limit has none, and is the very process that has much to tell.  So two are kept
- *    in reserve for each segment, and behind them stand the pidfds of others (procsignal.c).
+ *    in reserve for each segment, and behind them stand the pidfds of others (send.c).
  * 2. A spare is a duplicate of the segment's own descriptor, so that before it is closed it can be
  *    told from what a program put in its place (identity.c 1).
  * 3. What could not be sent at all is `owed`, and comes late, by the sleeper's slow timer.  It is

@@ -65,7 +65,7 @@
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "segment/lockfile.h"
-#include "wakeup/procsignal.h"
+#include "wakeup/send.h"
 
 #define PN_WATCHERS     3U /* processes that watch all others */
 #define PN_SPAN_SLOTS   8U /* no walk is longer than that many slots that watch */
@@ -78,6 +78,8 @@
 void pn_watch_send_owed(struct pn_segment *seg, int64_t min_age_ns)
 {
     int64_t newest = pn_now_ns() - min_age_ns;
+    struct pn_send_run run;
+    pn_send_begin(&run, seg);
     for (uint32_t word = 0; word < seg->words; word++) {
         uint64_t bits = pn_load_acquire(&seg->owed[word]);
         for (; bits != 0; bits &= bits - 1) {
@@ -86,9 +88,10 @@ void pn_watch_send_owed(struct pn_segment *seg, int64_t min_age_ns)
                 break;
             int64_t at = (int64_t) pn_load_relaxed(&seg->backend[slot].signalled_at);
             if (at <= newest)
-                pn_procsignal_send(seg, slot, PROCSIG_NOTIFY_INTERRUPT);
+                pn_send_add(&run, slot);
         }
     }
+    pn_send_end(&run);
     pn_segment_hooks.signal_owed(seg, min_age_ns);
 }
 

@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 #include "base/os.h"
-#include "wakeup/procsignal.h"
+#include "wakeup/send.h"
 #include "queue/queue.h"
 
 static pn_engine *engine;

@@ -225,6 +225,56 @@ static void test_one_signal_for_each_sleep(void)
     pn_engine_close(engine);
 }
 
+/* Awake, told by a signal, and busy with something else. */
+static void busy(void *arg)
+{
+    pn_batch *batch = pn_batch_new();
+    pn_conn *conn = test_connect(engine);
+    (void) arg;
+    test_listen(conn, "c");
+    CHECK_POLL(conn, "");
+    test_tell(to_parent);
+    test_hear(to_child);
+    CHECK_EQ(pn_poll(conn, batch, 0), 11);
+    pn_conn_close(conn);
+    pn_batch_free(batch);
+}
+
+static void long_ago(uint32_t slot)
+{
+    pn_store_relaxed(&test_inside()->backend[slot].signalled_at,
+                     (uint64_t) (test_now_ns() - 20000000));
+}
+
+static void test_a_busy_listener_is_signalled_once(void)
+{
+    engine = test_engine(NULL);
+    pid_t pid = spawn(busy, NULL);
+    test_hear(to_parent);
+    pn_conn *conn = test_connect(engine);
+    struct pn_segment *seg = test_inside();
+    CHECK_OK(test_notify(conn, "c", "wakes"));
+    CHECK_SOON((pn_load_relaxed(&seg->owed[0]) & 1) == 0); /* its handler has run */
+    pn_stat before = test_stat(engine);
+    for (int i = 0; i < 9; i++) {
+        long_ago(0);
+        CHECK_OK(test_notify(conn, "c", "finds it awake"));
+    }
+    CHECK_EQ(test_stat(engine).signals_sent, before.signals_sent);
+    /* one that has not taken its signal yet is signalled again */
+    CHECK_OK(kill(pid, SIGSTOP));
+    pn_fetch_or(&seg->owed[0], 1);
+    long_ago(0);
+    CHECK_OK(test_notify(conn, "c", "finds it stopped"));
+    CHECK_EQ(test_stat(engine).signals_sent, before.signals_sent + 1);
+    CHECK_OK(kill(pid, SIGCONT));
+    test_tell(to_child);
+    CHECK_CHILD(pid, 0);
+    CHECK_ENGINE(engine);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
 static void idler(void *arg)
 {
     pn_conn *conn = test_connect(engine);
@@ -378,8 +428,7 @@ static void test_owed_signals_are_sent_by_the_next(void)
     CHECK_SOON(asleep(0) && is_blocked(pid));
     CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
     struct QueueBackendStatus *slot = &seg->backend[0];
-    int64_t long_ago = test_now_ns() - 20000000;
-    pn_store_relaxed(&slot->signalled_at, (uint64_t) long_ago);
+    long_ago(0);
     pn_fetch_or(&seg->owed[0], 1);
     uint64_t pos = pn_load_relaxed(&slot->pos);
     CHECK(pn_cas_u64(&slot->pos, &pos, pn_load_relaxed(&seg->ctl->head)));
@@ -632,6 +681,7 @@ int main(void)
     RUN(test_bursts_by_wait);
     RUN(test_bursts_by_descriptor);
     RUN(test_one_signal_for_each_sleep);
+    RUN(test_a_busy_listener_is_signalled_once);
     RUN(test_the_uninterested_are_left_alone);
     RUN(test_looking_in_vain_moves_nothing);
     RUN(test_falling_asleep_looks_again);

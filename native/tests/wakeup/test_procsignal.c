@@ -11,7 +11,7 @@
 
 #include "backend/backend.h"
 #include "base/os.h"
-#include "wakeup/procsignal.h"
+#include "wakeup/send.h"
 
 static pn_engine *engine;
 static pn_conn *mine;

@@ -1,0 +1,201 @@
+/* One signal for the slots of a process, however many it has; and which of them proves it. */
+#include "engine.h"
+
+#include <poll.h>
+#include <sys/timerfd.h>
+
+#include "backend/backend.h"
+#include "wakeup/send.h"
+
+enum { SLOTS = 100 }; /* more than a run holds */
+
+static pn_engine *engine;
+static pn_conn *mine;
+static int up[2], down[2];
+
+static void begin(void)
+{
+    CHECK_EQ(pipe(up), 0);
+    CHECK_EQ(pipe(down), 0);
+    pn_options o = test_options();
+    o.max_backends = SLOTS + 10;
+    engine = test_engine(&o);
+    mine = test_connect(engine);
+}
+
+static void end(void)
+{
+    CHECK_ENGINE(engine);
+    pn_conn_close(mine);
+    pn_engine_close(engine);
+    for (int i = 0; i < 2; i++) {
+        close(up[i]);
+        close(down[i]);
+    }
+}
+
+/* The notifier's last commit is long ago, or it was just now. */
+static void not_in_a_stream(void)
+{
+    pn_store_relaxed(&mine->last_commit_ns, 0);
+}
+
+static void in_a_stream(void)
+{
+    pn_store_relaxed(&mine->last_commit_ns, UINT64_MAX >> 1);
+}
+
+/* Asleep, with a descriptor that no timer makes readable. */
+static int asleep(pn_conn *conn)
+{
+    static const struct itimerspec never;
+    int fd = pn_fileno(conn);
+    CHECK(fd >= 0);
+    CHECK_POLL(conn, "");
+    conn->next_timer_ns = INT64_MAX;
+    CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
+    return fd;
+}
+
+static bool readable(int fd)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int rc = poll(&p, 1, TEST_PATIENCE_MS);
+    while (rc < 0 && errno == EINTR)
+        rc = poll(&p, 1, TEST_PATIENCE_MS);
+    return rc == 1;
+}
+
+/* A process of many connections, of which a loop watches the descriptors. */
+static void many(void *arg)
+{
+    pn_conn *conn[SLOTS];
+    int fd[SLOTS], n = *(const int *) arg;
+    for (int i = 0; i < n; i++) {
+        conn[i] = test_connect(engine);
+        test_listen(conn[i], "c");
+        fd[i] = asleep(conn[i]);
+    }
+    test_tell(up);
+    for (int i = 0; i < n; i++)
+        CHECK(readable(fd[i]));
+    test_tell(up);
+    test_hear(down);
+    for (int i = 0; i < n; i++) {
+        CHECK_POLL(conn[i], "x");
+        pn_conn_close(conn[i]);
+    }
+}
+
+static void check_signals(int processes, int slots, void (*how)(void), uint64_t most)
+{
+    pid_t pid[4];
+    begin();
+    for (int i = 0; i < processes; i++) {
+        pid[i] = spawn(many, &slots);
+        test_hear(up);
+    }
+    uint64_t before = test_stat(engine).signals_sent;
+    how();
+    CHECK_OK(test_notify(mine, "c", "x"));
+    for (int i = 0; i < processes; i++)
+        test_hear(up);
+    uint64_t sent = test_stat(engine).signals_sent - before;
+    for (int i = 0; i < processes; i++)
+        test_tell(down);
+    for (int i = 0; i < processes; i++)
+        CHECK_CHILD(pid[i], 0);
+    if (sent < (uint64_t) processes || sent > most)
+        FAIL("%llu signals for %d slots of %d processes", (unsigned long long) sent,
+             processes * slots, processes);
+    end();
+}
+
+static void test_a_signal_for_each_process(void)
+{
+    check_signals(1, 1, not_in_a_stream, 1);
+    check_signals(1, 60, not_in_a_stream, 1);
+    check_signals(3, 10, not_in_a_stream, 3);
+    check_signals(1, SLOTS, not_in_a_stream, 2);
+}
+
+/* Passed on by the handlers: each takes the slots that follow the one that it has found; two that
+ * take at once share them. */
+static void test_along_the_chain(void)
+{
+    check_signals(1, 60, in_a_stream, 1);
+    check_signals(4, 20, in_a_stream, 20);
+    check_signals(4, SLOTS / 4, in_a_stream, 25);
+}
+
+/* Of two neighbours the first does not prove to be there any more. */
+static void spoil_and_notify(uint32_t slot)
+{
+    int two = 2;
+    begin();
+    struct pn_segment *seg = test_inside();
+    pid_t pid = spawn(many, &two);
+    test_hear(up);
+    uint64_t before = test_stat(engine).signals_sent;
+    struct QueueBackendStatus *backend = &seg->backend[slot];
+    uint32_t state = pn_load_relaxed(&backend->state);
+    struct pn_send_run run;
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
+    pn_store_release(&backend->state, PN_SLOT_FREE);
+    pn_send_begin(&run, seg);
+    pn_send_add(&run, 1);
+    pn_send_add(&run, 2);
+    CHECK_EQ(pn_send_end(&run), 1);
+    pn_store_release(&backend->state, state);
+    pn_lock_release(seg);
+    CHECK_EQ(test_stat(engine).signals_sent, before + 1);
+    not_in_a_stream();
+    CHECK_OK(test_notify(mine, "c", "x"));
+    test_hear(up);
+    test_tell(down);
+    CHECK_CHILD(pid, 0);
+    end();
+}
+
+static void test_the_next_one_is_tried(void)
+{
+    spoil_and_notify(1);
+    spoil_and_notify(2);
+}
+
+/* The latches of our own connections are set, each. */
+static void test_our_own(void)
+{
+    enum { OWN = 3 };
+    pn_conn *conn[OWN];
+    int fd[OWN];
+    begin();
+    for (int i = 0; i < OWN; i++) {
+        conn[i] = test_connect(engine);
+        test_listen(conn[i], "c");
+    }
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < OWN; i++)
+            fd[i] = asleep(conn[i]);
+        round == 0 ? not_in_a_stream() : in_a_stream();
+        CHECK_OK(test_notify(mine, "c", "x"));
+        CHECK_EQ(pn_load_relaxed(&test_inside()->owed[0]), 0);
+        for (int i = 0; i < OWN; i++) {
+            CHECK(readable(fd[i]));
+            CHECK_POLL(conn[i], "x");
+        }
+    }
+    for (int i = 0; i < OWN; i++)
+        pn_conn_close(conn[i]);
+    end();
+}
+
+int main(void)
+{
+    test_watchdog(60);
+    RUN(test_a_signal_for_each_process);
+    RUN(test_along_the_chain);
+    RUN(test_the_next_one_is_tried);
+    RUN(test_our_own);
+    return tests_done();
+}
