@@ -9,7 +9,7 @@
  * 2. One signal for neighbours.  A process with a thousand connections has a thousand slots, and
  *    its handler looks at all of them.  So slots of one process that follow each other are told
  *    together: the flags of all, then one signal by the first that proves to be there.  If a slot
- *    has changed hands since its pid was read, its flag is set for the new owner, which is harmless.
+ *    has changed hands since its pid was read, its flag is set for the new owner: harmless.
  *    A send that fails is tried by the next slot, since one connection of a process may be closed
  *    and the others not.
  * 3. The chain.  A notifier that wakes many processes signals the first PN_CHAIN of them itself and
