@@ -48,7 +48,7 @@ NATIVE = (
     *("block:ticket", "block:passed-on", "recover:mem-tail"),
     *("recfile:", "diskqueue:", "topiclog:", "spilled:", "refill:", "durable:", "tombstone:"),
     *("rest:", "later:", "divide:", "cancel:"),
-    *("dirlock:", "frontier:", "turn:", "handler:", "signal:flags"),
+    *("dirlock:", "frontier:", "turn:", "handler:", "signal:flags", "chain:flags"),
     # native/tests/crash/crash_topic_labels.h
     *("topic:", "topic-recover:", "publish:", "answer:", "arena:", "prepare:"),
     *("claim:due", "claim:in-flight", "claim:listed", "claim:handed", "claim:copying"),

@@ -8,10 +8,11 @@
  *    Whether the target catches the signal is read from /proc, at most every PN_CATCHES_NS.
  * 2. One signal for neighbours.  A process with a thousand connections has a thousand slots, and
  *    its handler looks at all of them.  So slots of one process that follow each other are told
- *    together: the flags of all, then one signal by the first that proves to be there.  If a slot
- *    has changed hands since its pid was read, its flag is set for the new owner: harmless.
- *    A send that fails is tried by the next slot, since one connection of a process may be closed
- *    and the others not.
+ *    together: the flags of all, then one signal by the first that proves to be there.  A send that
+ *    fails is tried by the next slot, since one connection of a process may be closed and the
+ *    others not.  If a slot has changed hands since its pid was read, its flag is set for the new
+ *    owner, and by it that one may even be signalled: harmless, but the process has not been told.
+ *    So the slot is looked at once more after a signal, and if it is another's the next is tried.
  * 3. The chain.  A notifier that wakes many processes signals the first PN_CHAIN of them itself and
  *    leaves the rest in deferred[]; the handler of each process that is signalled takes PN_CHAIN
  *    from there and passes the signal on.  So a broadcast to a hundred sleepers costs its sender
@@ -246,6 +247,7 @@ static void send_run(struct pn_send_run *run)
     for (uint32_t i = 0; i < run->n && (ours || !sent); i++) {
         sent = pn_procsignal_send(run->seg, run->slot[i], PROCSIG_NOTIFY_INTERRUPT);
         run->sent += sent;
+        sent = sent && is_of(run->seg, run->slot[i], run->pid, run->signo);
     }
     run->n = 0;
 }
@@ -312,33 +314,39 @@ static int64_t claim_deferred(struct pn_segment *seg)
     return -1;
 }
 
-/* `first` was claimed.  And those of its process that follow: into slot[]; how many it are. */
-static uint32_t claim_run(struct pn_segment *seg, uint32_t first, uint32_t *slot)
+/* `first` was claimed.  And those of its process that follow. */
+static void claim_run(struct pn_send_run *run, uint32_t first)
 {
-    uint32_t n = 0;
-    int32_t pid = pn_load_relaxed(&seg->backend[first].pid);
-    int32_t signo = pn_load_relaxed(&seg->backend[first].signo);
-    slot[n++] = first;
-    for (uint32_t next = first + 1; n < PN_SEND_RUN && next < seg->max_backends; next++) {
+    struct pn_segment *seg = run->seg;
+    run->pid = pn_load_relaxed(&seg->backend[first].pid);
+    run->signo = pn_load_relaxed(&seg->backend[first].signo);
+    run->n = 0;
+    run->slot[run->n++] = first;
+    for (uint32_t next = first + 1; run->n < PN_SEND_RUN && next < seg->max_backends; next++) {
         if ((pn_load_relaxed(&seg->deferred[next / 64]) >> (next % 64) & 1) == 0 ||
-            !is_of(seg, next, pid, signo))
+            !is_of(seg, next, run->pid, run->signo))
             break;
         if (claim(seg, next))
-            slot[n++] = next;
+            run->slot[run->n++] = next;
     }
-    return n;
 }
 
 /* As send_deferred(), of the first of them that is there. */
-static int send_deferred_run(struct pn_segment *seg, const uint32_t *slot, uint32_t n)
+static int send_deferred_run(const struct pn_send_run *run)
 {
     int rc = 0;
-    for (uint32_t i = 1; i < n; i++)
+    struct pn_segment *seg = run->seg;
+    const uint32_t *slot = run->slot;
+    bool told = false;
+    for (uint32_t i = 1; i < run->n; i++)
         set_flag(seg, slot[i]);
-    for (uint32_t i = 0; i < n && rc != 1; i++) {
+    if (run->n > 1)
+        PN_CRASH("chain:flags");
+    for (uint32_t i = 0; i < run->n && !told; i++) {
         rc = send_deferred(seg, slot[i]);
+        told = rc == 1 && is_of(seg, slot[i], run->pid, run->signo);
         if (pn_is_short(rc)) { /* for a committer, which may give a descriptor up */
-            for (; i < n; i++)
+            for (; i < run->n; i++)
                 pn_fetch_or(&seg->deferred[slot[i] / 64], 1ULL << (slot[i] % 64));
         } else if (rc < 0 && rc != -ESRCH) {
             pn_unsent_count(seg, rc);
@@ -350,12 +358,14 @@ static int send_deferred_run(struct pn_segment *seg, const uint32_t *slot, uint3
 /* A process that cannot be signalled (dead, polling) passes nothing on, and does not count. */
 void pn_procsignal_pass_on(struct pn_segment *seg, int already)
 {
-    uint32_t slot[PN_SEND_RUN];
+    struct pn_send_run run;
+    pn_send_begin(&run, seg);
     while (already < PN_CHAIN && pn_load_relaxed(&seg->ctl->deferred_at) != 0) {
         int64_t first = claim_deferred(seg);
         if (first < 0)
             return;
-        int rc = send_deferred_run(seg, slot, claim_run(seg, (uint32_t) first, slot));
+        claim_run(&run, (uint32_t) first);
+        int rc = send_deferred_run(&run);
         if (pn_is_short(rc))
             return;
         already += rc > 0;

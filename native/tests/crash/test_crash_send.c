@@ -1,12 +1,15 @@
 /*
  * A notifier that dies after it has set the flags of a process's slots, before its signal; and a
- * listener that dies, or is stopped, in its handler between `owed` and its latch (send.c).
+ * listener that dies, or is stopped, in its handler between `owed` and its latch; and a slot that
+ * changes hands between the flags and the signal (send.c).
  */
 #include "engine.h"
 
 #include <poll.h>
+#include <sys/timerfd.h>
 
 #include "backend/backend.h"
+#include "wakeup/send.h"
 
 enum { SLOTS = 3 };
 
@@ -118,9 +121,132 @@ static void test_a_listener_dies_in_its_handler(void)
     end();
 }
 
+/* ---- a slot of the run changes hands before the signal ---------------------------------------- */
+
+enum { OTHERS = 3, FIRST = OTHERS + 2 }; /* of the two slots; the others watch in front of them */
+static int go[2], notify[2], other_up[2];
+
+/* Asleep, with a descriptor that no timer makes readable. */
+static int asleep(pn_conn *conn)
+{
+    static const struct itimerspec never;
+    int fd = pn_fileno(conn);
+    CHECK(fd >= 0);
+    CHECK_POLL(conn, "");
+    conn->next_timer_ns = INT64_MAX;
+    CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
+    return fd;
+}
+
+static bool readable(int fd, int ms)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int rc = poll(&p, 1, ms);
+    while (rc < 0 && errno == EINTR)
+        rc = poll(&p, 1, ms);
+    return rc == 1;
+}
+
+static void bystander(void *arg)
+{
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, arg);
+    asleep(conn);
+    test_tell(other_up);
+    for (;;)
+        pause();
+}
+
+/* Two connections; the first is closed when the notifier has set the flags of both. */
+static void closes_its_first(void *arg)
+{
+    (void) arg;
+    pn_conn *conn[2];
+    int fd[2];
+    for (int i = 0; i < 2; i++) {
+        conn[i] = test_connect(engine);
+        CHECK_EQ(conn[i]->slot, FIRST + i);
+        test_listen(conn[i], "c");
+        fd[i] = asleep(conn[i]);
+    }
+    test_tell(up);
+    test_hear(go);
+    pn_conn_close(conn[0]);
+    test_tell(up);
+    CHECK(readable(fd[1], TEST_PATIENCE_MS));
+    CHECK_POLL(conn[1], "x");
+    pn_conn_close(conn[1]);
+}
+
+static void notify_and_stop(void *label)
+{
+    pn_conn *conn = test_connect(engine);
+    CHECK_OK(pn_crash_arm(label, 1, PN_CRASH_STOP));
+    test_tell(up);
+    test_hear(notify);
+    if (strcmp(label, "chain:flags") == 0) /* in a stream */
+        pn_store_relaxed(&conn->last_commit_ns, UINT64_MAX >> 1);
+    CHECK_OK(test_notify(conn, "c", "x"));
+    pn_procsignal_pass_on(conn->seg, 0); /* as the heads of the chain would, which are stopped */
+    test_hear(notify);                   /* its death would wake those that watch it */
+    pn_conn_close(conn);
+}
+
+static void the_first_slot_changes_hands(char *label, int heads)
+{
+    pid_t other[OTHERS + 1];
+    int status;
+    CHECK_EQ(pipe(go), 0);
+    CHECK_EQ(pipe(notify), 0);
+    CHECK_EQ(pipe(other_up), 0);
+    begin();
+    pid_t notifier = spawn(notify_and_stop, label);
+    test_hear(up);
+    for (int i = 0; i < OTHERS; i++) {
+        other[i] = spawn(bystander, i < heads ? "c" : "nothing");
+        test_hear(other_up);
+    }
+    pid_t pid = spawn(closes_its_first, NULL);
+    test_hear(up);
+    for (int i = 0; i < heads; i++) {
+        CHECK_EQ(kill(other[i], SIGSTOP), 0);
+        CHECK_EQ(waitpid(other[i], &status, WUNTRACED), other[i]);
+    }
+    test_tell(notify);
+    CHECK_EQ(waitpid(notifier, &status, WUNTRACED), notifier);
+    CHECK(WIFSTOPPED(status));
+    test_tell(go);
+    test_hear(up);
+    test_inside()->ctl->slot_hint = FIRST;
+    other[OTHERS] = spawn(bystander, "nothing");
+    test_hear(other_up);
+    CHECK_EQ(pn_load_relaxed(&test_inside()->backend[FIRST].pid), other[OTHERS]);
+    CHECK_EQ(kill(notifier, SIGCONT), 0);
+    CHECK_CHILD(pid, 0);
+    test_tell(notify);
+    CHECK_CHILD(notifier, 0);
+    for (int i = 0; i <= OTHERS; i++) {
+        CHECK_EQ(kill(other[i], SIGKILL), 0);
+        CHECK_KILLED(other[i], SIGKILL);
+    }
+    end();
+    for (int i = 0; i < 2; i++) {
+        close(go[i]);
+        close(notify[i]);
+        close(other_up[i]);
+    }
+}
+
+static void test_the_first_slot_changes_hands(void)
+{
+    the_first_slot_changes_hands("signal:flags", 0);
+    the_first_slot_changes_hands("chain:flags", PN_CHAIN);
+}
+
 int main(void)
 {
     test_watchdog(60);
+    RUN(test_the_first_slot_changes_hands);
     RUN(test_the_notifier_dies_before_its_signal);
     RUN(test_a_listener_stops_in_its_handler);
     RUN(test_a_listener_dies_in_its_handler);
