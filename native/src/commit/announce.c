@@ -202,8 +202,8 @@ void pn_signal_collected(struct pn_commit *c)
     int sent = pn_send_end(&run);
     if (__builtin_expect(c->flush, 0))
         pn_procsignal_flush(c->conn->seg);
-    else if (__builtin_expect(c->deferred, 0))
-        pn_procsignal_pass_on(c->conn->seg, sent); /* the heads of the chain may have been dead */
+    else if (__builtin_expect(c->deferred, 0)) /* the heads of the chain may have been dead, */
+        pn_procsignal_pass_on(c->conn->seg, sent - run.own); /* and our latches pass nothing on */
     pn_store_relaxed(&c->conn->last_commit_ns,
                      (uint64_t) (c->nwake == 0 && !c->flush ? c->now : pn_now_ns()));
     if (c->wakes_us)

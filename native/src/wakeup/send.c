@@ -220,7 +220,7 @@ void pn_send_begin(struct pn_send_run *run, struct pn_segment *seg)
     run->seg = seg;
     run->n = 0;
     run->pid = run->signo = 0;
-    run->sent = 0;
+    run->sent = run->own = 0;
 }
 
 static void set_flag(struct pn_segment *seg, uint32_t slot)
@@ -247,6 +247,7 @@ static void send_run(struct pn_send_run *run)
     for (uint32_t i = 0; i < run->n && (ours || !sent); i++) {
         sent = pn_procsignal_send(run->seg, run->slot[i], PROCSIG_NOTIFY_INTERRUPT);
         run->sent += sent;
+        run->own += sent && ours;
         sent = sent && is_of(run->seg, run->slot[i], run->pid, run->signo);
     }
     run->n = 0;

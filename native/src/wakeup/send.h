@@ -29,7 +29,7 @@ struct pn_send_run {
     struct pn_segment *seg;
     uint32_t n, slot[PN_SEND_RUN]; /* of one process, not told yet */
     int32_t pid, signo;
-    int sent;
+    int sent, own; /* of them latches of ours */
 };
 void pn_send_begin(struct pn_send_run *run, struct pn_segment *seg);
 void pn_send_add(struct pn_send_run *run, uint32_t slot);

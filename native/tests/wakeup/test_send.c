@@ -190,6 +190,50 @@ static void test_our_own(void)
     end();
 }
 
+static void deaf(void *arg)
+{
+    (void) arg;
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "c");
+    asleep(conn);
+    CHECK(signal(SIGUSR1, SIG_IGN) != SIG_ERR); /* a host that takes the handler away */
+    test_tell(up);
+    test_hear(down);
+    CHECK_POLL(conn, "x");
+    pn_conn_close(conn);
+}
+
+/* Both heads of the chain cannot be signalled; our own latches, set as well, pass nothing on. */
+static void test_our_own_are_no_heads(void)
+{
+    enum { OWN = 2 };
+    pn_conn *conn[OWN];
+    pid_t pid[PN_CHAIN + 1];
+    int one = 1;
+    begin();
+    for (int i = 0; i < OWN; i++) {
+        conn[i] = test_connect(engine);
+        test_listen(conn[i], "c");
+        asleep(conn[i]);
+    }
+    for (int i = 0; i < PN_CHAIN; i++) {
+        pid[i] = spawn(deaf, NULL);
+        test_hear(up);
+    }
+    pid[PN_CHAIN] = spawn(many, &one);
+    test_hear(up);
+    in_a_stream();
+    CHECK_OK(test_notify(mine, "c", "x"));
+    test_hear(up);
+    for (int i = 0; i <= PN_CHAIN; i++)
+        test_tell(down);
+    for (int i = 0; i <= PN_CHAIN; i++)
+        CHECK_CHILD(pid[i], 0);
+    for (int i = 0; i < OWN; i++)
+        pn_conn_close(conn[i]);
+    end();
+}
+
 int main(void)
 {
     test_watchdog(60);
@@ -197,5 +241,6 @@ int main(void)
     RUN(test_along_the_chain);
     RUN(test_the_next_one_is_tried);
     RUN(test_our_own);
+    RUN(test_our_own_are_no_heads);
     return tests_done();
 }
