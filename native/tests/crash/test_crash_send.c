@@ -15,29 +15,44 @@ enum { SLOTS = 3 };
 
 static pn_engine *engine;
 static pn_conn *mine;
-static int up[2];
+static int up[2], notify[2];
 
-/* Its loop watches descriptors, so no timer of ours wakes it. */
+/* Asleep, with a descriptor that no timer makes readable. */
+static int asleep(pn_conn *conn)
+{
+    static const struct itimerspec never;
+    int fd = pn_fileno(conn);
+    CHECK(fd >= 0);
+    CHECK_POLL(conn, "");
+    conn->next_timer_ns = INT64_MAX;
+    CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
+    return fd;
+}
+
+static bool readable(int fd, int ms)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    int rc = poll(&p, 1, ms);
+    while (rc < 0 && errno == EINTR)
+        rc = poll(&p, 1, ms);
+    return rc == 1;
+}
+
 static void listener(void *label)
 {
     pn_conn *conn[SLOTS];
     for (int i = 0; i < SLOTS; i++) {
         conn[i] = test_connect(engine);
         test_listen(conn[i], "c");
-        CHECK(pn_fileno(conn[i]) >= 0);
-        CHECK_POLL(conn[i], "");
+        asleep(conn[i]);
     }
     if (label != NULL)
         CHECK_OK(pn_crash_arm(label, 2, PN_CRASH_STOP));
     test_tell(up);
     for (int i = 0; i < SLOTS; i++) {
-        struct pollfd p = {.fd = pn_fileno(conn[i]), .events = POLLIN};
         pn_batch *batch = pn_batch_new();
-        int rc = poll(&p, 1, TEST_PATIENCE_MS);
-        while (rc < 0 && errno == EINTR)
-            rc = poll(&p, 1, TEST_PATIENCE_MS);
-        CHECK_EQ(rc, 1);
         for (int64_t n = 0; n < 2;) {
+            CHECK(readable(pn_fileno(conn[i]), TEST_PATIENCE_MS));
             int64_t got = pn_poll(conn[i], batch, 0);
             CHECK(got >= 0);
             n += got;
@@ -50,6 +65,7 @@ static void listener(void *label)
 static void begin(void)
 {
     CHECK_EQ(pipe(up), 0);
+    CHECK_EQ(pipe(notify), 0);
     engine = test_engine(NULL);
     mine = test_connect(engine);
 }
@@ -59,34 +75,69 @@ static void end(void)
     CHECK_ENGINE(engine);
     pn_conn_close(mine);
     pn_engine_close(engine);
-    close(up[0]);
-    close(up[1]);
+    for (int i = 0; i < 2; i++) {
+        close(up[i]);
+        close(notify[i]);
+    }
 }
 
-static void notify_and_die(void *label)
+/* It has connected before the others: that would wake them, if they watch. */
+static void notify_when_told(void *label)
 {
     pn_conn *conn = test_connect(engine);
-    CHECK_OK(pn_crash_arm(label, 1, PN_CRASH_KILL));
+    CHECK_OK(pn_crash_arm(label, 1, PN_CRASH_STOP));
+    test_tell(up);
+    test_hear(notify);
+    if (strcmp(label, "chain:flags") == 0) /* in a stream */
+        pn_store_relaxed(&conn->last_commit_ns, UINT64_MAX >> 1);
     CHECK_OK(test_notify(conn, "c", "x"));
+    pn_procsignal_pass_on(conn->seg, 0); /* as the heads of the chain would, which are stopped */
+    test_hear(notify);                   /* its death would wake those that watch it */
+    pn_conn_close(conn);
 }
 
 static void make_old(void)
 {
-    for (uint32_t i = 1; i <= SLOTS; i++)
+    for (uint32_t i = 2; i < 2 + SLOTS; i++) /* behind ours and the notifier's */
         pn_store_relaxed(&test_inside()->backend[i].signalled_at,
                          (uint64_t) (test_now_ns() - 20000000));
 }
 
-static void test_the_notifier_dies_before_its_signal(void)
+/* Stopped, it is not noticed by those that watch it; the flags are set, and the next one signals. */
+static void the_notifier_stops(bool dies)
 {
+    int status;
     begin();
+    pid_t notifier = spawn(notify_when_told, "signal:flags");
+    test_hear(up);
     pid_t pid = spawn(listener, NULL);
     test_hear(up);
-    CHECK_KILLED(spawn(notify_and_die, "signal:flags"), SIGKILL);
+    test_tell(notify);
+    CHECK_EQ(waitpid(notifier, &status, WUNTRACED), notifier);
+    CHECK(WIFSTOPPED(status));
+    if (dies) {
+        CHECK_EQ(kill(notifier, SIGKILL), 0);
+        CHECK_KILLED(notifier, SIGKILL);
+    }
     make_old(); /* if no process that watched it has sent them */
     CHECK_OK(test_notify(mine, "c", "y"));
     CHECK_CHILD(pid, 0);
+    if (!dies) {
+        CHECK_EQ(kill(notifier, SIGCONT), 0);
+        test_tell(notify);
+        CHECK_CHILD(notifier, 0);
+    }
     end();
+}
+
+static void test_the_notifier_stops_before_its_signal(void)
+{
+    the_notifier_stops(false);
+}
+
+static void test_the_notifier_dies_before_its_signal(void)
+{
+    the_notifier_stops(true);
 }
 
 static void test_a_listener_stops_in_its_handler(void)
@@ -124,28 +175,7 @@ static void test_a_listener_dies_in_its_handler(void)
 /* ---- a slot of the run changes hands before the signal ---------------------------------------- */
 
 enum { OTHERS = 3, FIRST = OTHERS + 2 }; /* of the two slots; the others watch in front of them */
-static int go[2], notify[2], other_up[2];
-
-/* Asleep, with a descriptor that no timer makes readable. */
-static int asleep(pn_conn *conn)
-{
-    static const struct itimerspec never;
-    int fd = pn_fileno(conn);
-    CHECK(fd >= 0);
-    CHECK_POLL(conn, "");
-    conn->next_timer_ns = INT64_MAX;
-    CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
-    return fd;
-}
-
-static bool readable(int fd, int ms)
-{
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    int rc = poll(&p, 1, ms);
-    while (rc < 0 && errno == EINTR)
-        rc = poll(&p, 1, ms);
-    return rc == 1;
-}
+static int go[2], other_up[2];
 
 static void bystander(void *arg)
 {
@@ -178,29 +208,14 @@ static void closes_its_first(void *arg)
     pn_conn_close(conn[1]);
 }
 
-static void notify_and_stop(void *label)
-{
-    pn_conn *conn = test_connect(engine);
-    CHECK_OK(pn_crash_arm(label, 1, PN_CRASH_STOP));
-    test_tell(up);
-    test_hear(notify);
-    if (strcmp(label, "chain:flags") == 0) /* in a stream */
-        pn_store_relaxed(&conn->last_commit_ns, UINT64_MAX >> 1);
-    CHECK_OK(test_notify(conn, "c", "x"));
-    pn_procsignal_pass_on(conn->seg, 0); /* as the heads of the chain would, which are stopped */
-    test_hear(notify);                   /* its death would wake those that watch it */
-    pn_conn_close(conn);
-}
-
 static void the_first_slot_changes_hands(char *label, int heads)
 {
     pid_t other[OTHERS + 1];
     int status;
     CHECK_EQ(pipe(go), 0);
-    CHECK_EQ(pipe(notify), 0);
     CHECK_EQ(pipe(other_up), 0);
     begin();
-    pid_t notifier = spawn(notify_and_stop, label);
+    pid_t notifier = spawn(notify_when_told, label);
     test_hear(up);
     for (int i = 0; i < OTHERS; i++) {
         other[i] = spawn(bystander, i < heads ? "c" : "nothing");
@@ -232,7 +247,6 @@ static void the_first_slot_changes_hands(char *label, int heads)
     end();
     for (int i = 0; i < 2; i++) {
         close(go[i]);
-        close(notify[i]);
         close(other_up[i]);
     }
 }
@@ -248,6 +262,7 @@ int main(void)
     test_watchdog(60);
     RUN(test_the_first_slot_changes_hands);
     RUN(test_the_notifier_dies_before_its_signal);
+    RUN(test_the_notifier_stops_before_its_signal);
     RUN(test_a_listener_stops_in_its_handler);
     RUN(test_a_listener_dies_in_its_handler);
     return tests_done();
