@@ -103,7 +103,7 @@ static void make_old(void)
                          (uint64_t) (test_now_ns() - 20000000));
 }
 
-/* Stopped, it is not noticed by those that watch it; the flags are set, and the next one signals. */
+/* Stopped, it is not noticed by those that watch it; the flags are set, the next one signals. */
 static void the_notifier_stops(bool dies)
 {
     int status;
@@ -172,7 +172,7 @@ static void test_a_listener_dies_in_its_handler(void)
     end();
 }
 
-/* ---- a slot of the run changes hands before the signal ---------------------------------------- */
+/* ---- a slot of the run changes hands before the signal ------------------------------------- */
 
 enum { OTHERS = 3, FIRST = OTHERS + 2 }; /* of the two slots; the others watch in front of them */
 static int go[2], other_up[2];
