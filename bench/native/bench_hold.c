@@ -665,6 +665,41 @@ static struct result leaving(void)
     return finish();
 }
 
+/* A thousand channels, of which one is read; memory is full of what the others have.  Their messages
+ * are deferred, or they rest. */
+static struct result of_many_channels(int64_t delay_ns)
+{
+    enum { CHANNELS_OF_ONE = 1000, NEW = 100 };
+    pn_topic_stats stats = {0};
+    pn_ref other;
+    char name[16];
+    int n = 0;
+    open_topic_in(16 << 20, false, false);
+    for (int i = 1; i < CHANNELS_OF_ONE; i++) {
+        int length = snprintf(name, sizeof name, "o%d", i);
+        must(pn_topic_channel_open(conn, topic, name, (size_t) length, -1, &other), "channel");
+    }
+    for (; stats.on_disk == 0; n++) {
+        publish_one(BODY, delay_ns);
+        must(pn_topic_stat(conn, topic, &stats), "stat");
+    }
+    begin_watching(conn, engine);
+    for (int i = 0; i < NEW; i++)
+        publish_one(BODY, delay_ns / 3);
+    finish_some(n + NEW);
+    return finish();
+}
+
+static struct result many_channels_rest(void)
+{
+    return of_many_channels(0);
+}
+
+static struct result many_channels_deferred(void)
+{
+    return of_many_channels(INT64_C(3000000000));
+}
+
 /* What was on disk has room at once. */
 static struct result coming_back(size_t length, int n)
 {
@@ -842,6 +877,8 @@ static const struct {
     {"messages of 200 bytes come back from disk", coming_back_short},
     {"messages of 40,000 bytes come back from disk", coming_back_long},
     {"deferred messages leave memory for some of 400,000 bytes", leaving},
+    {"1,000 channels of a topic, of which one is read, memory is full", many_channels_rest},
+    {"the same, all messages deferred for 1 to 3 s", many_channels_deferred},
     {"the death of a consumer with 60,000 messages in flight", reaping},
     {"drop-oldest with 60,000 messages in flight", dropping},
     {"publish and finish while the log is compacted", compacting},

@@ -89,9 +89,10 @@ bool pn_rest_is_named(const struct pn_segment *seg, const struct pn_topic *topic
                       const struct pn_topic_channel *ch, const struct pn_topic_on_disk *record,
                       struct pn_spilled_delivery *d)
 {
+    const uint32_t index = pn_topic_channel_index(seg, ch);
     for (uint32_t i = 0; i < record->deliveries.n; i++)
-        if (pn_spilled_delivery_locked(seg, topic, &record->deliveries, i, d) &&
-            d->channel == pn_topic_channel_index(seg, ch))
+        if (pn_spilled_channel(&record->deliveries, i) == index &&
+            pn_spilled_delivery_locked(seg, topic, &record->deliveries, i, d))
             return true;
     return false;
 }

@@ -58,6 +58,7 @@
 #include "topic/waiting.h"
 
 enum { PN_LATER_RECORD = 1024 };     /* counts as written besides a body: so few are, in one hold */
+enum { PN_LATER_CELLS = 16384 };     /* deliveries of messages that one hold looks at */
 #define PN_LATER_LEAD  1000000000LL  /* of a turn of few */
 #define PN_LATER_EACH  50000LL       /* what each record may take of it */
 #define PN_LATER_MOST  60000000000LL /* no lead is longer */
@@ -274,19 +275,20 @@ static uint32_t candidates(struct pn_segment *seg, struct pn_topic *topic,
 {
     struct pn_moved *moved = &pn_topics_hold(seg)->moved;
     const uint32_t n = ch->timed.n, looks = n < PN_TOPIC_STEPS ? n : PN_TOPIC_STEPS;
-    uint32_t found = 0;
+    uint32_t found = 0, cells = 0, i = 0;
     struct pn_timed entry;
     if (ch->later_look >= n)
         ch->later_look = 0;
-    for (uint32_t i = 0; i < looks; i++) {
+    for (; i < looks && cells < PN_LATER_CELLS; i++) {
         const uint32_t at = ch->later_look + i < n ? ch->later_look + i : ch->later_look + i - n;
         if (!pn_timedset_entry(&seg->topics.arena, &ch->timed, at, &entry))
             continue;
         ref[found] = pn_delivery_at(seg, entry.ref)->message;
+        cells += pn_message_at(seg, ref[found])->refs;
         found += is_deferred(seg, topic, ref[found], now, &due[found]);
     }
-    ch->later_look += looks;
-    moved->looks += looks;
+    ch->later_look += i;
+    moved->looks += i;
     return found;
 }
 
@@ -307,10 +309,12 @@ static bool make_room(struct pn_segment *seg, struct pn_topic *topic, struct pn_
         int64_t until;
         if (due[i] - now < (last - now) / 2 || !is_deferred(seg, topic, ref[i], now, &until))
             continue;
-        const struct pn_lengths length = pn_message_lengths(pn_message_at(seg, ref[i]));
+        const struct pn_message *m = pn_message_at(seg, ref[i]);
+        const uint64_t written = pn_message_lengths(m).both + PN_LATER_RECORD +
+                                 m->refs * sizeof(struct pn_spilled_delivery);
         if (leave(seg, topic, ref[i], until) != 0)
             break;
-        pn_topic_has_written_locked(seg, length.both + PN_LATER_RECORD);
+        pn_topic_has_written_locked(seg, written);
         left = true;
     }
     return left;

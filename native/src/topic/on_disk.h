@@ -6,6 +6,8 @@
 #ifndef PN_TOPIC_ON_DISK_H
 #define PN_TOPIC_ON_DISK_H
 
+#include <string.h>
+
 #include "base/moment.h"
 #include "topic/area.h"
 #include "topic/message.h"
@@ -178,6 +180,14 @@ int pn_disk_result(const struct pn_segment *seg, int rc);
 static inline uint64_t pn_spilled_given_bytes(const struct pn_spilled *head)
 {
     return (uint64_t) head->deliveries * sizeof(struct pn_spilled_delivery);
+}
+
+/* Of the i-th delivery, as the record says. */
+static inline uint32_t pn_spilled_channel(const struct pn_spilled_deliveries *given, uint32_t i)
+{
+    struct pn_spilled_delivery d;
+    memcpy(&d.channel, (const char *) given->bytes + i * sizeof d, sizeof d.channel);
+    return d.channel;
 }
 
 /* May `bytes` in n records be added to the queue, behind what is staged if seq is not 0? */

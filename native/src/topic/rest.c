@@ -56,6 +56,9 @@
 #include "topic/tombstones.h"
 #include "topic/waiting.h"
 
+/* A look at a channel counts as so many bytes: with a thousand of them few records go in one hold. */
+enum { PN_CHANNEL_WRITTEN = 8, PN_CHANNEL_READ = 64 };
+
 /* ---- giving out ------------------------------------------------------------------------------ */
 
 /* What is staged so far. */
@@ -221,8 +224,10 @@ static void commit(struct batch *b, const struct pn_record_out *from)
 /* Of one that was in the backlog, as a record or in memory. */
 static void has_written(const struct batch *b, uint64_t bytes)
 {
+    const uint64_t looks = (uint64_t) b->topic->nchannels * PN_CHANNEL_WRITTEN;
     if (b->seq != 0)
-        pn_topic_has_written_locked(b->seg, bytes + sizeof(struct pn_spilled) + PN_RECORD_HEADER);
+        pn_topic_has_written_locked(b->seg,
+                                    bytes + sizeof(struct pn_spilled) + PN_RECORD_HEADER + looks);
 }
 
 int pn_rest_publish_locked(struct pn_segment *seg, struct pn_topic *topic,
@@ -379,6 +384,17 @@ int pn_rest_pump_locked(struct pn_segment *seg, struct pn_topic *topic, uint32_t
 
 /* ---- coming back ----------------------------------------------------------------------------- */
 
+static void stage_back_to(struct pn_segment *seg, struct pn_topic *topic,
+                          const struct pn_topic_channel *ch, uint64_t seq, uint32_t ref,
+                          const struct pn_channel_room *room, uint64_t bytes, int64_t due,
+                          uint32_t attempts)
+{
+    if (pn_rests(topic, ch) && pn_rest_cursor_of(ch)->seq == seq &&
+        pn_channel_takes(ch, room, bytes))
+        pn_message_restore_delivery_locked(seg, ref, pn_topic_channel_index(seg, ch), due,
+                                           attempts);
+}
+
 /* Of the channels that stand where `ch` does, those that have room are given it. */
 static uint32_t stage_back(struct pn_segment *seg, struct pn_topic *topic,
                            const struct pn_topic_channel *ch, const struct pn_topic_on_disk *from,
@@ -390,19 +406,32 @@ static uint32_t stage_back(struct pn_segment *seg, struct pn_topic *topic,
     struct pn_message *m = pn_message_at(seg, ref);
     if (ref == 0)
         return 0;
-    PN_EACH_CHANNEL_AS (seg, topic, other) {
-        struct pn_spilled_delivery d = {.due = from->due};
-        if (!pn_rests(topic, other) || pn_rest_cursor_of(other)->seq != seq ||
-            !pn_channel_takes(other, room, bytes) ||
-            (from->given && !pn_rest_is_named(seg, topic, other, from, &d)))
-            continue;
-        pn_message_restore_delivery_locked(seg, ref, pn_topic_channel_index(seg, other),
-                                           d.due > now ? d.due : 0, d.attempts);
-    }
+    struct pn_spilled_delivery d;
+    for (uint32_t i = 0; from->given && i < from->deliveries.n; i++)
+        if (pn_spilled_delivery_locked(seg, topic, &from->deliveries, i, &d))
+            stage_back_to(seg, topic, pn_topic_channel_at(seg, d.channel), seq, ref, room, bytes,
+                          d.due > now ? d.due : 0, d.attempts);
+    if (!from->given)
+        PN_EACH_CHANNEL_AS (seg, topic, other)
+            stage_back_to(seg, topic, other, seq, ref, room, bytes, from->due > now ? from->due : 0,
+                          0);
     if (m->refs != 0)
         return ref;
     pn_message_unstage_locked(seg, ref);
     return 0;
+}
+
+/* All that stand at a record know then how long it is, and do not read it again to learn that. */
+static void wait_for_room(const struct pn_segment *seg, const struct pn_topic *topic,
+                          struct pn_topic_channel *ch, const struct pn_topic_on_disk *record,
+                          uint64_t bytes)
+{
+    const uint64_t seq = pn_rest_cursor_of(ch)->seq;
+    ch->rest_stuck = bytes;
+    if (!record->given) /* else its next one may be another */
+        PN_EACH_CHANNEL_AS (seg, topic, other)
+            if (pn_rests(topic, other) && pn_rest_cursor_of(other)->seq == seq)
+                other->rest_stuck = bytes;
 }
 
 static void bring_back(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref,
@@ -443,23 +472,44 @@ static void count_lost(struct pn_topic *topic, uint64_t from, uint64_t to)
     topic->rest_lost_end = to;
 }
 
+/* What channels have room for, as long as nothing moves: of a thousand that wait each would look at
+ * all of them. */
+struct room_looked_for {
+    bool known;
+    uint64_t bytes;
+    struct pn_channel_room room;
+};
+
+static bool has_room(struct pn_segment *seg, struct pn_topic *topic,
+                     const struct pn_topic_channel *ch, struct room_looked_for *looked)
+{
+    if (!looked->known || looked->bytes != ch->rest_stuck) {
+        const uint32_t messages = topic->messages;
+        looked->bytes = ch->rest_stuck;
+        looked->room = pn_channel_room_locked(seg, topic, looked->bytes, false, 0);
+        looked->known = topic->messages == messages; /* else some went that may go: perhaps more */
+    }
+    return pn_channel_takes(ch, &looked->room, looked->bytes);
+}
+
 /* The next one of the channel: 1, it has moved; 0: not now; -EAGAIN: call again; -errno. */
 static int refill_one(struct pn_segment *seg, struct pn_topic *topic, struct pn_topic_channel *ch,
-                      int64_t now)
+                      int64_t now, struct room_looked_for *looked)
 {
     struct pn_topic_on_disk d;
     const struct pn_rest_cursor at = *pn_rest_cursor_of(ch);
     struct pn_diskqueue_cursor to = {at.file, at.at, at.seq, at.sum};
     if (!pn_rests(topic, ch))
         return 0;
-    struct pn_channel_room room = pn_channel_room_locked(seg, topic, ch->rest_stuck, false, 0);
-    if (!pn_channel_takes(ch, &room, ch->rest_stuck) &&
+    if (!has_room(seg, topic, ch, looked) &&
         !pn_topic_is_buried_locked(seg, topic, at.seq | PN_REST_SEQ))
         return 0;
+    looked->known = false;
     int rc = pn_rest_look_locked(seg, topic, &to, &d);
     if (rc < 0 && rc != -EAGAIN)
         return rc;
-    pn_topic_has_read_locked(seg, rc == 1 ? d.bytes : 0);
+    const uint64_t looks = (uint64_t) topic->nchannels * PN_CHANNEL_READ;
+    pn_topic_has_read_locked(seg, looks + (rc == 1 ? d.bytes : 0));
     count_lost(topic, at.seq, rc == 1 ? to.seq - 1 : to.seq);
     struct pn_spilled_delivery own;
     bool other = rc == 1 && d.given && !pn_rest_is_named(seg, topic, ch, &d, &own);
@@ -470,11 +520,12 @@ static int refill_one(struct pn_segment *seg, struct pn_topic *topic, struct pn_
         return rc;
     }
     const uint64_t bytes = (uint64_t) d.m.headers_len + d.m.body_len;
-    room = pn_channel_room_locked(seg, topic, bytes, d.due > now || d.expires != 0, 0);
+    const struct pn_channel_room room =
+        pn_channel_room_locked(seg, topic, bytes, d.due > now || d.expires != 0, 0);
     uint32_t ref =
         pn_channel_takes(ch, &room, bytes) ? stage_back(seg, topic, ch, &d, &room, now) : 0;
     if (ref == 0) {
-        ch->rest_stuck = bytes;
+        wait_for_room(seg, topic, ch, &d, bytes);
         return 0;
     }
     bring_back(seg, topic, ref, &to);
@@ -509,6 +560,7 @@ bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
         return false;
     const int64_t now = pn_now_ns();
     const uint32_t first = topic->nchannels == 0 ? 0 : seg->topics.rest_turn++ % topic->nchannels;
+    struct room_looked_for looked = {.known = false};
     uint32_t steps = 0;
     bool more = false;
     if (pn_topic_use_files_locked(seg, topic) != 0)
@@ -520,7 +572,7 @@ bool pn_rest_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
                 continue;
             int rc = pn_rests(topic, ch);
             while (rc == 1 && pn_topic_may_read_locked(seg)) {
-                rc = refill_one(seg, topic, ch, now);
+                rc = refill_one(seg, topic, ch, now, &looked);
                 steps += rc == 1;
             }
             more = more || rc == 1 || rc == -EAGAIN;

@@ -76,15 +76,18 @@ static int stage_record(struct pn_segment *seg, struct pn_topic *topic,
 static void count_record(struct pn_segment *seg, struct pn_topic *topic,
                          const struct pn_spilled_deliveries *given, bool counts)
 {
-    const struct pn_topic_on_disk record = {.deliveries = *given};
     struct pn_spilled_delivery d;
-    PN_EACH_CHANNEL_AS (seg, topic, ch) {
+    PN_EACH_CHANNEL_AS (seg, topic, ch)
+        if (pn_rests(topic, ch))
+            ch->rest_cursor[pn_load_relaxed(&ch->rests) - 1].others++;
+    for (uint32_t i = 0; i < given->n; i++) {
+        if (!pn_spilled_delivery_locked(seg, topic, given, i, &d))
+            continue;
+        struct pn_topic_channel *ch = pn_topic_channel_at(seg, d.channel);
         if (!pn_rests(topic, ch))
             continue;
-        if (!pn_rest_is_named(seg, topic, ch, &record, &d))
-            ch->rest_cursor[pn_load_relaxed(&ch->rests) - 1].others++;
-        else
-            ch->message_count += counts;
+        ch->rest_cursor[pn_load_relaxed(&ch->rests) - 1].others--;
+        ch->message_count += counts;
     }
 }
 
