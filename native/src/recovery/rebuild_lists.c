@@ -23,12 +23,7 @@ static void attach_consumer(struct pn_segment *seg, uint32_t i)
             pn_store_release(&c->wait, PN_CONSUMER_NOTIFIED);
         return;
     }
-    c->next = ch->first_consumer;
-    if (c->next != 0)
-        pn_consumer_at(seg, c->next - 1)->prev = i + 1;
-    ch->first_consumer = i + 1;
-    ch->consumers++;
-    ch->samplers += c->sample_rate != 0;
+    pn_consumer_link(seg, ch, i);
     ch->waiting += pn_load_relaxed(&c->wait) == PN_CONSUMER_WAITING;
     ch->notified += pn_load_relaxed(&c->wait) == PN_CONSUMER_NOTIFIED;
     ch->leaving += pn_load_relaxed(&c->wait) == PN_CONSUMER_LEAVING;
