@@ -2,7 +2,8 @@
  * clients.c - the clients of a gateway's loop.
  *
  * A client has two descriptors in the loop: its socket, and its slot's, for the timer and for
- * neighbours.  A client is freed at the end of a round, since events of the round may still name it.
+ * neighbours.  A client is freed at the end of a round, since events of the round may still name
+ * it.
  */
 #define _GNU_SOURCE
 #include "clients.h"

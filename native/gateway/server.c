@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "accept.h"
@@ -31,13 +30,6 @@ enum { EVENTS = 256, SOON = 4, SOON_MAX = 4 };
 enum { LOOK_MS = 1000 }; /* so often it looks whether the segment is there */
 
 #define REFUSED_PATIENCE_NS 5000000000LL /* with a peer that will only be told that it may not */
-
-int64_t gw_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /*
- * server.h - what the files of a gateway's loop share: the gateway itself and its clients.  All of it
- * belongs to the one thread that runs the loop; `stat` alone is read by others.
+ * server.h - what the files of a gateway's loop share: the gateway itself and its clients.  All
+ * of it belongs to the one thread that runs the loop; `stat` alone is read by others.
  */
 #ifndef PN_GATEWAY_SERVER_H
 #define PN_GATEWAY_SERVER_H
@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "pynotify_gateway.h"
 #include "session.h"
@@ -59,7 +60,12 @@ struct pn_gateway {
     char in[GW_READ_SIZE];
 };
 
-int64_t gw_now_ns(void); /* CLOCK_MONOTONIC */
+static inline int64_t gw_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t) now.tv_sec * 1000000000 + now.tv_nsec;
+}
 
 static inline void gw_add(uint64_t *counter, int64_t by)
 {

@@ -1,8 +1,8 @@
 /*
  * rebuild_sort.c - the lists of a rebuilding are sorted by merging, bottom up, without memory.
  *
- * A sorted list is long, and one step too short for it: where the merging is stands in shared memory
- * (struct pn_topic_sort), and a unit is one move.  After a death all of it begins again.
+ * One step is too short for a long list: where the merging is stands in shared memory (struct
+ * pn_topic_sort), and a unit is one move.  After a death all of it begins again.
  */
 #include "recovery/rebuild_sort.h"
 
