@@ -119,6 +119,7 @@ def nothing_left_behind() -> Iterator[None]:
     """After the last test: no shared memory of ours, no child process."""
     children = _children()
     yield
+    gc.unfreeze()  # plugins of pytest import more at its end, and look at what refers to what
     left = [entry.name for entry in SHARED_MEMORY.glob("pynotify*") if _PREFIX in entry.name]
     assert not left, f"left in {SHARED_MEMORY}: {left}"
     _end_helpers_of_multiprocessing()
