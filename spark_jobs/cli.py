@@ -31,6 +31,7 @@ from spark_jobs.output import (
     Parser,
     described,
     print_table,
+    report_failure,
     summary,
     versions,
 )
@@ -351,12 +352,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _interrupted(error):
             print("interrupted", file=sys.stderr)
             return FAILED
-        text = str(error) if isinstance(error, CannotRunError | OSError) else described(error)
+        text = described(error)
         text += _kept(options, error, text)
-        print(f"spark_jobs {options.job}: {text}", file=sys.stderr)
-        if options.json:
-            print(json.dumps({"job": options.job, "status": "error", "error": text}))
-        return FAILED
+        return report_failure(options.job, text, as_json=options.json)
     if options.json:
         print(json.dumps(report))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import re
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
-from spark_jobs.errors import NoLogsError
+from spark_jobs.errors import CannotRunError, NoLogsError
 from spark_jobs.logs.schema import REVISION
 from spark_jobs.report.svg import duration
 from spark_jobs.result import JobResult
@@ -135,9 +136,20 @@ def print_table(
     print(f"{report['status']}: {report['records']:,} records in {report['wall_s']} s")
 
 
+def report_failure(job: str, text: str, *, as_json: bool) -> int:
+    """Says that a job could not run: a line on stderr, and with `as_json` an object on stdout.
+
+    Returns the status of the command.
+    """
+    print(f"spark_jobs {job}: {text}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"job": job, "status": "error", "error": text}))
+    return FAILED
+
+
 def described(error: Exception) -> str:
 
-    if isinstance(error, NoLogsError | JavaNotFoundError):
+    if isinstance(error, NoLogsError | JavaNotFoundError | CannotRunError | OSError):
         return str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) <= _LINES_SHOWN:

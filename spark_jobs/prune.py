@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -27,7 +26,7 @@ from spark_jobs.archive import changes, layout
 from spark_jobs.archive.compaction import days_written, last_day
 from spark_jobs.errors import CannotRunError
 from spark_jobs.logs import stored
-from spark_jobs.output import CLEAN, FAILED, Parser, described
+from spark_jobs.output import CLEAN, Parser, described, report_failure
 from spark_jobs.places import filesystem
 
 _AGES: Final = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
@@ -221,11 +220,7 @@ def main(arguments: Sequence[str]) -> int:
             options.archive, older=options.older, most=options.most, dry_run=options.dry_run
         )
     except Exception as error:
-        text = str(error) if isinstance(error, CannotRunError | OSError) else described(error)
-        print(f"spark_jobs prune: {text}", file=sys.stderr)
-        if options.json:
-            print(json.dumps({"job": "prune", "status": "error", "error": text}))
-        return FAILED
+        return report_failure("prune", described(error), as_json=options.json)
     if options.json:
         print(json.dumps(found))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import itertools
 import os
 import signal
@@ -102,11 +103,23 @@ def _children() -> set[int]:
     return found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def collected_are_its_own() -> None:
+    """The collector looks at what the tests of a module make, not at all that is imported.
+
+    Tests collect after each of many attempts; with pandas and Spark in the process a look at
+    everything takes a third of a second.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """After the last test: no shared memory of ours, no child process."""
     children = _children()
     yield
+    gc.unfreeze()  # plugins of pytest import more at its end, and look at what refers to what
     left = [entry.name for entry in SHARED_MEMORY.glob("pynotify*") if _PREFIX in entry.name]
     assert not left, f"left in {SHARED_MEMORY}: {left}"
     _end_helpers_of_multiprocessing()

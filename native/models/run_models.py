@@ -29,7 +29,7 @@ QUICK_TIMEOUT_S = 60.0
 FULL_TIMEOUT_S = 240.0
 BITSTATE_TIMEOUT_S = 60.0
 # Above this many states the compiler's optimiser (about 2 s) pays for itself.
-OPTIMISE_ABOVE_STATES = 1_200_000
+OPTIMISE_ABOVE_STATES = 4_000_000
 
 COMPILE_FLAGS = {
     "safety": ["-DSAFETY", "-DNOCLAIM"],

@@ -37,6 +37,7 @@ from spark_jobs.output import (
     described,
     print_rows,
     print_table,
+    report_failure,
     summary,
 )
 from spark_jobs.places import local_path
@@ -246,11 +247,7 @@ def main(arguments: Sequence[str]) -> int:
         print("interrupted", file=sys.stderr)
         return FAILED
     except Exception as error:
-        text = str(error) if isinstance(error, OSError) else described(error)
-        print(f"spark_jobs live: {text}", file=sys.stderr)
-        if options.json:
-            print(json.dumps({"job": "live", "status": "error", "error": text}))
-        return FAILED
+        return report_failure("live", described(error), as_json=options.json)
     if options.json:
         print(json.dumps(report))
     return CLEAN

@@ -240,7 +240,7 @@ def test_four_workers_of_which_one_is_killed(what: str, segment_name: str, tmp_p
         "key": lambda: cache.delete("number"),
         "tag": lambda: cache.delete_tags("numbers"),
     }[what]
-    check_never_stale(segment_name, tmp_path, _work, lambda: asyncio.run(delete()), rounds=50)
+    check_never_stale(segment_name, tmp_path, _work, lambda: asyncio.run(delete()), rounds=30)
 
 
 def test_the_example(segment_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ def child_error(child: ForkedChild) -> str:
 
 
 def test_everybody_is_killed_in_turn(engine: pynotify.Engine, connect: Connect) -> None:
-    soak(engine, connect, 150)
+    soak(engine, connect, 60)
 
 
 @pytest.mark.full

@@ -45,6 +45,27 @@ def test_invariants_are_those_of_the_headers() -> None:
     assert {name: text for name, text in LISTED.items() if name.startswith("I")} == stated
 
 
+def test_invariants_are_asserted_where_the_table_says() -> None:
+    section = TEXT.partition("## Where invariants are asserted")[2].partition("\n## ")[0]
+    names = re.compile(r"\bI\d+\b")
+    said = {
+        file: set(names.findall(text))
+        for file, text in re.findall(r"^\| `(\S+)` \| (.+) \|$", section, re.M)
+    }
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "native" / "src").rglob("*.c"):
+        for match in re.finditer(
+            r'pn_invariant\([^"]*"(I\d+)"|assert\(.*; /\* (I\d+)', path.read_text()
+        ):
+            found.setdefault(f"{path.parent.name}/{path.name}", set()).add(match[1] or match[2])
+    assert said == found
+    reasons = "\n".join(re.findall(r"^- (I[^\n]*)", section, re.M))
+    rest = set(names.findall(reasons))
+    asserted = set().union(*said.values())
+    assert not rest & asserted
+    assert rest | asserted == {name for name in LISTED if name.startswith("I")}
+
+
 def test_no_source_cites_a_document_that_is_not_here() -> None:
     names = re.compile(r"\b((?:spin|liveness|shm|postgres|nsq|API|DESIGN)\.md)\b")
     found = []

@@ -449,7 +449,8 @@ GATEWAY = ROOT / "native" / "gateway"
 #: Each file calls those before it; work.h is the header of those from report to session.
 GATEWAY_ORDER = ["arena", "wire", "words", "lex", "terms", "parse", "expr", "guc"]
 GATEWAY_ORDER += ["report", "scripts", "prepared", "block", "run", "deliver"]
-GATEWAY_ORDER += ["startup", "extended", "session", "peer", "sockets", "server", "main"]
+GATEWAY_ORDER += ["startup", "extended", "session", "peer", "sockets"]
+GATEWAY_ORDER += ["options", "clients", "accept", "server", "main"]
 
 
 def test_the_gateway_knows_the_core_by_its_public_header() -> None:

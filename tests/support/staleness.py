@@ -34,7 +34,7 @@ def check_never_stale(
     work: Work,
     forget: Callable[[], object],
     *,
-    rounds: int = 100,
+    rounds: int = 40,
     settled: bool = False,
 ) -> None:
     """After `forget` no worker has what was read before, in the middle of reading or not.

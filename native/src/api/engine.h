@@ -11,7 +11,7 @@ struct pn_engine {
     uid_t euid;
 };
 
-/* One holder of the connection less; the last one frees it.  api.c */
+/* One holder of the connection less; the last one frees it.  api_conn.c */
 void pn_conn_let_go(struct pn_conn *conn);
 
 #endif

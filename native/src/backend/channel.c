@@ -159,6 +159,12 @@ static void clear_bit(struct pn_segment *seg, struct GlobalChannelEntry *e, uint
         e->words[slot / 64 / 64] &= ~(1ULL << (slot / 64 % 64));
 }
 
+static inline bool has_bit(const struct pn_segment *seg, struct GlobalChannelEntry *e,
+                           uint32_t slot)
+{
+    return (pn_channel_bits(seg, e)[slot / 64] >> (slot % 64) & 1) != 0;
+}
+
 /* The bit, and what a bridge has to know of it. */
 static void set_listens(struct pn_segment *seg, struct GlobalChannelEntry *e, uint32_t slot,
                         bool listens)
@@ -246,6 +252,7 @@ void pn_listen_apply_locked(struct pn_segment *seg, uint32_t slot, uint32_t subs
     seg->ctl->index_dirty = 1;
     sub->since = since;
     PN_CRASH("listen:bit");
+    pn_invariant(seg, "I15", !has_bit(seg, e, slot));
     e->staged--;
     set_listens(seg, e, slot, true);
     seg->backend[slot].numSubs++;
@@ -276,6 +283,7 @@ void pn_unlisten_locked(struct pn_segment *seg, uint32_t slot, uint32_t subscrip
     if (sub->since == PN_SINCE_STAGED) {
         e->staged--;
     } else {
+        pn_invariant(seg, "I15", has_bit(seg, e, slot) && backend->numSubs > 0);
         set_listens(seg, e, slot, false);
         backend->numSubs--;
         set_listener_bit(seg, slot, backend->numSubs != 0);

@@ -125,6 +125,7 @@ static int make_locked(struct pn_conn *conn, uint64_t hash, const char *name, si
     memcpy(g->name, name, len);
     pn_store_release(&g->state, PN_GENERATION_USED);
     PN_CRASH("generation:used");
+    pn_invariant(seg, "I17", pn_generation_find(seg, hash, conn->dboid, name, len) == g);
     seg->ctl->generations_used++;
     return 0;
 }

@@ -17,6 +17,7 @@ void pn_pattern_link_locked(struct pn_segment *seg, struct GlobalChannelEntry *e
     pn_assert_held(seg);
     uint32_t self = pn_channel_index(seg, e) + 1;
     struct GlobalChannelEntry *next = linked(seg, seg->ctl->first_pattern);
+    pn_invariant(seg, "I32", pn_is_pattern(e) && seg->ctl->first_pattern != self);
     e->prev_pattern = 0;
     e->next_pattern = seg->ctl->first_pattern;
     if (next != NULL)
@@ -31,6 +32,9 @@ void pn_pattern_unlink_locked(struct pn_segment *seg, struct GlobalChannelEntry 
     pn_assert_held(seg);
     struct GlobalChannelEntry *next = linked(seg, e->next_pattern);
     struct GlobalChannelEntry *prev = linked(seg, e->prev_pattern);
+    pn_invariant(seg, "I32",
+                 (prev != NULL ? prev->next_pattern : seg->ctl->first_pattern) ==
+                     pn_channel_index(seg, e) + 1);
     if (next != NULL)
         next->prev_pattern = e->prev_pattern;
     PN_CRASH("unlisten:pattern");

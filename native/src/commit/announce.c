@@ -102,6 +102,8 @@ static void store_counters_locked(struct pn_commit *c)
     uint64_t time = c->nbumps == 0 ? 0 : pn_generation_time(c->now);
     for (size_t i = 0; i < c->nbumps; i++) {
         struct pn_generation *g = pn_generation_at(c->conn->seg, c->bumps[i].index);
+        pn_invariant(c->conn->seg, "I18",
+                     pn_load_relaxed(&g->value) <= c->bumps[i].value && time != 0);
         pn_store_release(&g->changed_ns, time); /* pairs with set_unlocked() */
         PN_CRASH("commit:time");
         /* pairs with pn_generation_value(): its caller sees every `want` as well */

@@ -306,9 +306,13 @@ static void give_back_reservation_locked(struct pn_segment *seg, struct pn_txn *
 static void apply_entries_locked(struct pn_commit *c)
 {
     pn_assert_held(c->conn->seg);
-    for (size_t i = 0; i < c->nchannels; i++)
-        if (c->channels[i].heard)
-            c->channels[i].entry->next_chan_seq = c->channels[i].chan_seq;
+    for (size_t i = 0; i < c->nchannels; i++) {
+        const struct pn_pending_channel *ch = &c->channels[i];
+        if (!ch->heard)
+            continue;
+        pn_invariant(c->conn->seg, "I16", ch->entry->next_chan_seq + ch->n == ch->chan_seq);
+        ch->entry->next_chan_seq = ch->chan_seq;
+    }
     c->conn->seg->ctl->last_xid = c->xid;
     PN_CRASH("commit:applied");
 }
@@ -326,6 +330,7 @@ static void rest_locked(struct pn_commit *c)
     pn_assert_held(c->conn->seg);
     if (c->txn == NULL || c->txn->nintents == 0 || pn_load_relaxed(&c->conn->nlistening) != 0)
         return;
+    pn_invariant(c->conn->seg, "I5", c->conn->me->numSubs == 0);
     pn_store_release(&c->conn->me->pos, pn_load_relaxed(&c->conn->seg->ctl->head) | PN_ASLEEP);
     pn_queue_let_go_locked(c->conn->seg);
     pn_room_wake(c->conn->seg);

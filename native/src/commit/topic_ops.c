@@ -219,23 +219,28 @@ static struct pn_topic *spilled_by(const struct pn_segment *seg, const struct pn
                : NULL;
 }
 
+static struct pn_new_message message_of(const struct pn_pending *p, const struct pn_pending_op *op)
+{
+    const unsigned char *arena = p->arena;
+    return (struct pn_new_message) {.body = arena + op->body_off,
+                                    .headers = arena + op->headers_off,
+                                    .body_len = op->body_len,
+                                    .headers_len = op->headers_len,
+                                    .id = op->id,
+                                    .delay_ns = op->delay_ns,
+                                    .ttl_ns = op->ttl_ns};
+}
+
 static int stage_publish(struct staging *s, struct pn_pending_op *op)
 {
     struct pn_segment *seg = s->conn->seg;
     struct pn_topic *topic = pn_topic_resolve_locked(s->conn, op->topic);
-    const unsigned char *arena = s->txn->pending.arena;
     op->message = 0;
     if (topic == NULL)
         return -PN_ETOPICDELETED;
     op->ttl_ns = pn_topic_ttl(topic, op->ttl_ns); /* for the note of it, too */
-    const struct pn_new_message m = {.body = arena + op->body_off,
-                                     .headers = arena + op->headers_off,
-                                     .body_len = op->body_len,
-                                     .headers_len = op->headers_len,
-                                     .id = op->id,
-                                     .delay_ns = op->delay_ns,
-                                     .ttl_ns = op->ttl_ns,
-                                     .fresh = true};
+    struct pn_new_message m = message_of(&s->txn->pending, op);
+    m.fresh = true;
     size_t skip, room;
     if (!s->prepare && (topic->disk_staged != 0 || pn_topic_spills_locked(seg, topic, 1)))
         return stage_on_disk(s, topic, op, &m);
@@ -494,14 +499,7 @@ static int log_all(struct staging *s)
         if (op->kind == PN_OP_ANSWER && op->was != 0)
             pn_durable_note_answer_locked(seg, op->delivery, &op->redo);
         if (op->kind == PN_OP_PUBLISH && op->spilled != 0) {
-            const unsigned char *arena = p->arena;
-            const struct pn_new_message m = {.body = arena + op->body_off,
-                                             .headers = arena + op->headers_off,
-                                             .body_len = op->body_len,
-                                             .headers_len = op->headers_len,
-                                             .id = op->id,
-                                             .delay_ns = op->delay_ns,
-                                             .ttl_ns = op->ttl_ns};
+            const struct pn_new_message m = message_of(p, op);
             pn_durable_note_spilled_locked(seg, topic, &m, &s->now, false);
         }
     }

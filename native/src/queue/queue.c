@@ -45,6 +45,16 @@ bool pn_backend_pins(const struct pn_segment *seg, const struct QueueBackendStat
     return true;
 }
 
+/* Looks at all slots, not only at those whose bit is set. */
+static inline bool none_pins_below(const struct pn_segment *seg, QueuePosition end)
+{
+    QueuePosition start;
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++)
+        if (pn_backend_pins(seg, &seg->backend[slot], &start) && start < end)
+            return false;
+    return true;
+}
+
 int32_t pn_queue_advance_tail_locked(struct pn_segment *seg)
 {
     pn_assert_held(seg);
@@ -68,6 +78,7 @@ int32_t pn_queue_advance_tail_locked(struct pn_segment *seg)
         return holder;
     }
     pn_invariant(seg, "I1", least <= pn_load_relaxed(&seg->ctl->head));
+    pn_invariant(seg, "I2", none_pins_below(seg, least));
     pn_store_release(&seg->ctl->tail, least);
     PN_CRASH("tail:stored");
     if (pn_load_relaxed(&seg->ctl->mem_tail) < least)

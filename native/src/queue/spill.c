@@ -223,6 +223,7 @@ void pn_spill_remove(struct pn_segment *seg, uint64_t end)
         uint64_t number = pn_load_relaxed(first); /* others may have removed some, too */
         if (number >= end)
             break;
+        pn_invariant(seg, "I14", (number + 1) * PN_SPILL_FILE <= pn_load_relaxed(&seg->ctl->tail));
         rc = pn_segfile_remove(&dir, number);
         PN_CRASH("spill:removed");
         if (rc == 0)

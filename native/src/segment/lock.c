@@ -103,7 +103,7 @@ static void begin(struct pn_segment *seg, struct pn_hold *hold)
 static void end(struct pn_segment *seg, struct pn_hold *hold)
 {
     pn_assert_held(seg);
-    assert(seg->hold == hold);
+    assert(seg->hold == hold); /* I7: and pn_assert_held() */
     seg->hold = NULL;
     note(&held, NULL);
     pthread_mutex_unlock(&seg->lock->mutex);

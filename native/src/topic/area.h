@@ -91,6 +91,19 @@ static inline bool pn_cells_go_on(const struct pn_segment *seg, uint32_t *steps)
          i != 0 && pn_list_goes_on(seg, i##_steps++, (seg)->topics.max_consumers, "consumers");    \
          i = pn_consumer_at(seg, i - 1)->next)
 
+/* The first of its channel's from now on. */
+static inline void pn_consumer_link(const struct pn_segment *seg, struct pn_topic_channel *ch,
+                                    uint32_t ci)
+{
+    struct pn_consumer_slot *c = pn_consumer_at(seg, ci);
+    c->next = ch->first_consumer;
+    if (c->next != 0)
+        pn_consumer_at(seg, c->next - 1)->prev = ci + 1;
+    ch->first_consumer = ci + 1;
+    ch->consumers++;
+    ch->samplers += c->sample_rate != 0;
+}
+
 static inline uint32_t pn_topic_channel_index(const struct pn_segment *seg,
                                               const struct pn_topic_channel *ch)
 {

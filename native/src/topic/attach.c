@@ -138,12 +138,7 @@ static int attach_locked(struct pn_consumer *consumer, pn_ref ref, const pn_cons
     PN_CRASH("topic:consumer-entry");
     pn_store_release(&c->state, PN_RECORD_USED);
     PN_CRASH("topic:consumer-used");
-    c->next = ch->first_consumer;
-    if (c->next != 0)
-        pn_consumer_at(seg, c->next - 1)->prev = i + 1;
-    ch->first_consumer = i + 1;
-    ch->consumers++;
-    ch->samplers += c->sample_rate != 0;
+    pn_consumer_link(seg, ch, i);
     consumer->me = c;
     consumer->ci = i;
     consumer->generation = c->generation;

@@ -187,6 +187,7 @@ void pn_topic_disk_redo_locked(struct pn_segment *seg)
     const uint64_t from = (redo->rest & PN_REDO_FROM_LATER) != 0 ? PN_LATER_SEQ : 0;
     pn_diskqueue_pass(pn_topic_queue(topic, from), redo->disk_file, redo->disk_at, redo->disk_seq,
                       redo->disk_sum);
+    pn_invariant(seg, "I29", pn_topic_queue_adds_up(pn_topic_queue(topic, from)));
     PN_CRASH("refill:passed");
     if ((redo->rest & PN_REDO_AGAIN) != 0)
         pn_tombstones_moved_locked(seg, topic, redo->disk_seq | from,

@@ -82,6 +82,9 @@ static void ready_insert(struct pn_segment *seg, struct pn_topic_channel *ch, ui
             before = pn_delivery_at(seg, before)->next;
         after = before != 0 ? pn_delivery_at(seg, before)->prev : ch->last;
     }
+    pn_invariant(seg, "I22",
+                 (after == 0 || pn_delivery_at(seg, after)->order < d->order) &&
+                     (before == 0 || pn_delivery_at(seg, before)->order > d->order));
     d->prev = after;
     d->next = before;
     if (after != 0)
@@ -126,6 +129,7 @@ static void flight_insert(struct pn_segment *seg, struct pn_consumer_slot *c, ui
         after = pn_delivery_at(seg, after)->prev;
     d->prev = after;
     d->next = after != 0 ? pn_delivery_at(seg, after)->next : c->first;
+    pn_invariant(seg, "I22", d->next == 0 || pn_delivery_at(seg, d->next)->due > d->due);
     if (after != 0)
         pn_delivery_at(seg, after)->next = ref;
     else

@@ -28,6 +28,12 @@ static bool any_in_flight(const struct pn_segment *seg, const struct pn_message 
     return false;
 }
 
+/* What can be dropped for a new one. */
+static bool can_go(const struct pn_segment *seg, const struct pn_message *m)
+{
+    return m->firm != 0 && !any_in_flight(seg, m);
+}
+
 /* A look, on its holder's stack. */
 struct look {
     uint32_t at, back_last, beyond, unsorted;
@@ -74,7 +80,10 @@ uint32_t pn_frontier_find_locked(struct pn_segment *seg, struct pn_topic *topic,
         if (*steps == 0)
             break;
         --*steps;
-        if (m->firm != 0 && !any_in_flight(seg, m)) {
+        if (can_go(seg, m)) {
+            pn_invariant(seg, "I31",
+                         topic->unsorted != PN_SORTED || m->prev == 0 ||
+                             !can_go(seg, pn_message_at(seg, m->prev)));
             found = at;
             break;
         }

@@ -375,6 +375,7 @@ struct turn {
 static void advance(const struct turn *t, const struct record *r)
 {
     pn_diskqueue_pass(&t->topic->later, r->to.file, r->to.at, r->to.seq - 1, r->to.sum);
+    pn_invariant(t->seg, "I29", pn_topic_queue_adds_up(&t->topic->later));
 }
 
 static void redo_passes(const struct turn *t, const struct record *r)

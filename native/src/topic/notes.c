@@ -73,6 +73,17 @@ static void has_happened(struct pn_segment *seg)
     d->happened |= d->notes == 0 || !pn_note_may_be_left_out(d->note[d->notes - 1].kind);
 }
 
+/* What a topic or channel has become, which has happened. */
+static void note_record(struct pn_segment *seg, const struct pn_topic *topic, uint32_t kind,
+                        const void *record, size_t length)
+{
+    uint8_t *to = note(seg, kind, length);
+    if (to != NULL)
+        memcpy(to, record, length);
+    has_happened(seg);
+    wants(seg, topic);
+}
+
 void pn_durable_note_topic_locked(struct pn_segment *seg, const struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
@@ -81,12 +92,10 @@ void pn_durable_note_topic_locked(struct pn_segment *seg, const struct pn_topic 
     if (!pn_is_durable(seg, topic))
         return;
     bool used = pn_load_relaxed(&topic->state) == PN_RECORD_USED;
-    size_t length = used ? pn_topic_record(seg, topic, bytes) : sizeof gone;
-    uint8_t *to = note(seg, used ? PN_LOG_TOPIC : PN_LOG_TOPIC_DELETED, length);
-    if (to != NULL)
-        memcpy(to, used ? bytes : (const uint8_t *) &gone, length);
-    has_happened(seg);
-    wants(seg, topic);
+    if (used)
+        note_record(seg, topic, PN_LOG_TOPIC, bytes, pn_topic_record(seg, topic, bytes));
+    else
+        note_record(seg, topic, PN_LOG_TOPIC_DELETED, &gone, sizeof gone);
 }
 
 void pn_durable_note_channel_locked(struct pn_segment *seg, const struct pn_topic_channel *ch)
@@ -99,12 +108,10 @@ void pn_durable_note_channel_locked(struct pn_segment *seg, const struct pn_topi
     if (!pn_is_durable(seg, topic) || ch->ephemeral != 0 || ch->name_len == 0)
         return;
     bool used = pn_load_relaxed(&ch->state) == PN_RECORD_USED;
-    size_t length = used ? pn_channel_record(seg, ch, bytes) : sizeof gone;
-    uint8_t *to = note(seg, used ? PN_LOG_CHANNEL : PN_LOG_CHANNEL_DELETED, length);
-    if (to != NULL)
-        memcpy(to, used ? bytes : (const uint8_t *) &gone, length);
-    has_happened(seg);
-    wants(seg, topic);
+    if (used)
+        note_record(seg, topic, PN_LOG_CHANNEL, bytes, pn_channel_record(seg, ch, bytes));
+    else
+        note_record(seg, topic, PN_LOG_CHANNEL_DELETED, &gone, sizeof gone);
 }
 
 /* `happened`: it will be said to have. */

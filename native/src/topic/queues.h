@@ -53,6 +53,13 @@ static inline int64_t pn_topic_later_due(const struct pn_topic *topic)
                                                                                 : topic->later_next;
 }
 
+/* I29, of one of its queues. */
+static inline bool pn_topic_queue_adds_up(const struct pn_diskqueue *queue)
+{
+    const uint64_t n = pn_diskqueue_depth(queue), bytes = pn_diskqueue_bytes(queue);
+    return (n == 0) == (bytes == 0) && bytes >= n;
+}
+
 /* Bytes of all its records in files: of what they say, and of their headers there.  Nothing counts
  * them: they follow from where the queues begin and end. */
 static inline uint64_t pn_topic_disk_used(const struct pn_topic *topic)

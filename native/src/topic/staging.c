@@ -36,6 +36,8 @@ bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m
             pn_timedset_unreserve_locked(mem, &ch->timed, 1);
         return false;
     }
+    pn_invariant(seg, "I26",
+                 pn_arena_owner_of(mem, at) == m->topic && pn_arena_owner_of(mem, ref) == m->topic);
     struct pn_delivery *d = pn_delivery_at(seg, at);
     uint64_t word = pn_load_relaxed(&d->state);
     d->order = ch->next_order++;

@@ -10,7 +10,11 @@
 #include "crash_stream.h"
 
 enum how { IN_MEMORY, DURABLE, GONE };
-enum { WORKERS = 4 };
+enum { WORKERS = 4, NOT_REACHED = 77, SLOWEST = 64 };
+
+/* Times what a victim defers: a case whose label was not reached is played again with more, since
+ * on a busy machine things fall due before memory is full. */
+static int64_t slowness;
 
 struct scene {
     enum how how;
@@ -43,8 +47,13 @@ static inline struct scene scene_open(enum how how, const pn_options *options, u
 static inline void scene_dies(struct scene *s, void (*victim)(void *))
 {
     int status = reap(spawn(victim, NULL));
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
-        FAIL("%s was not reached %u times", label, nth);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) {
+        CHECK_EQ(status, 0);
+        if (slowness >= SLOWEST)
+            FAIL("%s was not reached %u times", label, nth);
+        test_segment_remove(segment);
+        _exit(NOT_REACHED);
+    }
     if (s->how == GONE) {
         test_segment_remove(segment);
         pn_conn_close(s->conn);
@@ -90,8 +99,12 @@ static inline unsigned run_cases(const struct cases *c, unsigned worker)
                     continue;
                 if (n++ % WORKERS != worker)
                     continue;
-                data_dir_empty();
-                CHECK_CHILD(spawn(c->run, &how), 0);
+                int status = W_EXITCODE(NOT_REACHED, 0);
+                for (slowness = 1; status == W_EXITCODE(NOT_REACHED, 0); slowness *= 4) {
+                    data_dir_empty();
+                    status = reap(spawn(c->run, &how));
+                }
+                CHECK_EQ(status, 0);
             }
     }
     return n;
@@ -122,12 +135,8 @@ static inline int crash_three_ways(const struct cases *cases, unsigned at_least)
         struct share share = {cases, i, at_least};
         worker[i] = spawn(work_on_share, &share);
     }
-    for (unsigned i = 0; i < WORKERS; i++) {
-        int status;
-        while (waitpid(worker[i], &status, 0) < 0)
-            CHECK(errno == EINTR);
-        CHECK_EQ(status, 0);
-    }
+    for (unsigned i = 0; i < WORKERS; i++)
+        reap_worker(worker[i]);
     return 0;
 }
 

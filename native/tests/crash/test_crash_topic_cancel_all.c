@@ -349,6 +349,6 @@ int main(void)
     for (int i = 0; i < WORKERS; i++)
         pid[i] = spawn(work, &i);
     for (int i = 0; i < WORKERS; i++)
-        CHECK_CHILD(pid[i], 0);
+        reap_worker(pid[i]);
     return 0;
 }

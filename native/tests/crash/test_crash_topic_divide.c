@@ -15,8 +15,9 @@ enum { MESSAGES = 500, LENGTH = 400 };
 static void publish_one(pn_conn *conn, pn_ref topic, int i)
 {
     static char body[LENGTH];
-    const pn_message_in m = {
-        .body = body, .body_len = LENGTH, .delay_ns = i % 5 == 0 ? (150 + i % 50) * MS : 0};
+    const pn_message_in m = {.body = body,
+                             .body_len = LENGTH,
+                             .delay_ns = i % 5 == 0 ? slowness * (150 + i % 50) * MS : 0};
     uint64_t id;
     snprintf(body, sizeof body, "%04d", i);
     atomic_store(&fate[i], TELLING);

@@ -168,6 +168,15 @@ static inline int reap(pid_t pid)
     return status;
 }
 
+/* A child that does a share of the work: test_watchdog() says how long it may take. */
+static inline void reap_worker(pid_t pid)
+{
+    int status;
+    while (waitpid(pid, &status, 0) < 0)
+        CHECK(errno == EINTR);
+    CHECK_EQ(status, 0);
+}
+
 /* ---- segments of a test: named after the process, gone when it ends -------------------------- */
 
 #define TEST_SEGMENTS 256

@@ -12,6 +12,7 @@
 #include <sys/timerfd.h>
 
 #include "receive/receive.h"
+#include "segment/lock.h"
 #include "segment/lockfile.h"
 #include "wakeup/watch.h"
 
@@ -227,6 +228,29 @@ static void watches_and_loses_its_locks(void *arg)
     pause();
 }
 
+static bool lock_is_free(void)
+{
+    struct pn_hold hold;
+    if (pn_lock_try(test_inside(), &hold) != 0)
+        return false;
+    pn_lock_release(test_inside());
+    return true;
+}
+
+/* It does nothing from now on, and holds nothing. */
+static void stop(pid_t pid)
+{
+    for (;;) {
+        int status;
+        CHECK_EQ(kill(pid, SIGSTOP), 0);
+        CHECK_EQ(waitpid(pid, &status, WUNTRACED), pid);
+        CHECK(WIFSTOPPED(status));
+        if (lock_is_free())
+            return;
+        CHECK_EQ(kill(pid, SIGCONT), 0);
+    }
+}
+
 static void takes_it_for_dead(void *arg)
 {
     (void) arg;
@@ -250,6 +274,8 @@ static void test_a_watcher_that_is_reaped_alive(void)
     CHECK_POLL(conn, "");
     CHECK(sees(conn, loser) && !sees(conn, last));
     CHECK(!readable(conn));
+    stop(first); /* or they look at their neighbours late, and reap it */
+    stop(second);
     test_tell(down);
     test_hear(up);
     CHECK_CHILD(spawn(takes_it_for_dead, NULL), 0);

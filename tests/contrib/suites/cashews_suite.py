@@ -5,8 +5,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import AsyncIterator, Callable
+import time
+from asyncio import BaseEventLoop
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime, tzinfo
+from selectors import DefaultSelector
 from typing import Any
 from unittest.mock import Mock
 
@@ -25,6 +30,62 @@ def _new(**options: Any) -> Memory:
     if os.environ.get("BACKEND") == "mem":
         return Memory(**options)
     return SharedInvalidationMemory(segment=os.environ["SEGMENT"], counters=1024, **options)
+
+
+class Clock:
+    """Time that passes as a loop waits for it, and a little as it is read and a loop goes round.
+
+    These tests go by 10 ms: with the machine's time, one that gives a process no turn for so long
+    fails them, with cashews' own backend as well.
+    """
+
+    READ, ROUND = 1e-6, 1e-4
+
+    def __init__(self) -> None:
+        self.begin = time.time()
+        self.passed = 0.0
+
+    def time(self) -> float:
+        self.passed += self.READ
+        return self.begin + self.passed
+
+    def wait(self, select: Callable[..., list[Any]], timeout: float | None) -> list[Any]:
+        ready = select(timeout if timeout is None else 0)
+        if not ready and timeout is not None:
+            self.passed += max(timeout, self.ROUND)
+        return ready
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clock() -> Iterator[Clock]:
+    clock = Clock()
+    select = DefaultSelector.select
+
+    class Datetime(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.fromtimestamp(clock.time(), tz)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BaseEventLoop, "time", lambda _: clock.passed)
+        patch.setattr(
+            DefaultSelector,
+            "select",
+            lambda self, timeout=None: clock.wait(select.__get__(self), timeout),
+        )
+        for name in ("time", "monotonic", "perf_counter"):
+            patch.setattr(time, name, clock.time)
+        for name in (
+            "contrib.fastapi",
+            *(
+                f"decorators.{name}"
+                for name in ("cache.early", "cache.soft", "circuit_breaker", "rate_slide")
+            ),
+        ):
+            module = importlib.import_module(f"cashews.{name}")
+            assert module.datetime.now(UTC) is not None
+            patch.setattr(module, "datetime", Datetime)
+        yield clock
 
 
 @pytest.fixture
