@@ -125,11 +125,13 @@ static QueuePosition plan_locked(struct pn_commit *c, QueuePosition pos)
         pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_HEADER), PN_ENTRY_HEADER);
     for (size_t i = 0; i < c->nops; i++)
         pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_OF_TOPICS), PN_ENTRY_OF_TOPICS);
-    for (size_t i = 0; i < c->nevents; i++) {
+    for (size_t i = 0, at = 0; i < c->nevents; i++) {
         const struct pn_pending_channel *ch = &c->channels[c->events[i].channel];
         if (!ch->heard && !ch->matched)
             continue;
-        uint64_t length = pn_entry_length(ch->name_len, c->events[i].payload_len);
+        const struct pn_pending_headers *h = pn_headers_of(c->headers, c->nheaders, &at, i);
+        uint64_t length =
+            pn_entry_length(ch->name_len, c->events[i].payload_len, h == NULL ? 0 : h->len);
         pos = pn_queue_after(pn_queue_place(seg, pos, length), length);
     }
     return pos;
@@ -272,11 +274,12 @@ static QueuePosition append_locked(struct pn_commit *c)
     if (c->nops != 0)
         pos = pn_topic_append_locked(c, pos);
     const struct pn_entry_stamp stamp = pn_commit_stamp(c);
-    for (size_t i = 0; i < c->nevents; i++) {
+    for (size_t i = 0, at = 0; i < c->nevents; i++) {
         struct pn_pending_event *event = &c->events[i];
         struct pn_pending_channel *ch = &c->channels[event->channel];
         if (!ch->heard && !ch->matched)
             continue;
+        const struct pn_pending_headers *h = pn_headers_of(c->headers, c->nheaders, &at, i);
         c->heard = true;
         event->chan_seq = ch->chan_seq; /* 0: heard by patterns alone (I16) */
         ch->chan_seq += ch->heard && c->kind == PN_ENTRY_NOTIFY;
@@ -284,8 +287,10 @@ static QueuePosition append_locked(struct pn_commit *c)
         const struct pn_new_entry entry = {.kind = c->kind,
                                            .channel = ch->name,
                                            .payload = c->arena + event->payload_off,
+                                           .headers = h == NULL ? NULL : h->bytes,
                                            .channel_len = ch->name_len,
                                            .payload_len = event->payload_len,
+                                           .headers_len = h == NULL ? 0 : h->len,
                                            .channel_hash = (uint32_t) ch->hash,
                                            .chan_seq = event->chan_seq};
         pos = pn_queue_append_locked(seg, pos, &stamp, &entry);
@@ -529,6 +534,7 @@ static void begin_commit(struct pn_commit *c, struct pn_conn *conn, struct pn_tx
     c->conn = conn;
     c->txn = txn;
     c->nevents = 0;
+    c->nheaders = 0;
     c->nchannels = 0;
     c->nbumps = 0;
     c->nops = 0;
@@ -583,10 +589,12 @@ int pn_async_bump(struct pn_conn *conn, uint32_t index)
     return commit(&c);
 }
 
-static void resolve_names(struct pn_pending *p)
+static void resolve(struct pn_pending *p)
 {
     for (size_t i = 0; i < p->nchannels; i++)
         p->channels[i].name = (const char *) p->arena + p->channels[i].name_off;
+    for (size_t i = 0; i < p->nheaders; i++)
+        p->headers[i].bytes = p->arena + p->headers[i].off;
 }
 
 int pn_async_commit(struct pn_txn *txn)
@@ -609,12 +617,14 @@ int pn_async_commit_held(struct pn_txn *txn)
         rc = check_fits_empty_queue(txn, pn_pending_worst_case(p));
     if (rc != 0)
         return rc;
-    resolve_names(p);
+    resolve(p);
     struct pn_commit c;
     begin_commit(&c, txn->conn, txn);
     c.arena = pn_pending_payloads(p);
     c.events = p->events;
     c.nevents = p->nevents;
+    c.headers = p->headers;
+    c.nheaders = p->nheaders;
     c.channels = p->channels;
     c.nchannels = p->nchannels;
     c.bumps = p->folded;

@@ -22,7 +22,7 @@ QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
                                      const struct pn_new_entry *entry)
 {
     pn_assert_held(seg);
-    uint64_t length = pn_entry_length(entry->channel_len, entry->payload_len);
+    uint64_t length = pn_entry_length(entry->channel_len, entry->payload_len, entry->headers_len);
     QueuePosition start = pn_queue_place(seg, pos, length);
     QueuePosition end = pn_queue_after(start, length);
 
@@ -37,14 +37,18 @@ QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
     qe->srcPid = stamp->pid;
     qe->srcBackend = stamp->slot;
     qe->srcGeneration = stamp->generation;
-    qe->kind = (uint16_t) entry->kind;
-    qe->channel_len = (uint16_t) entry->channel_len;
+    qe->kind = (uint8_t) entry->kind;
+    qe->channel_len = (uint8_t) entry->channel_len;
+    qe->headers_len = (uint16_t) entry->headers_len;
     qe->payload_len = entry->payload_len;
     qe->channel_hash = entry->channel_hash;
     if (entry->channel_len > 0)
         memcpy(qe->data, entry->channel, entry->channel_len);
     if (entry->payload_len > 0)
         memcpy(qe->data + entry->channel_len, entry->payload, entry->payload_len);
+    if (__builtin_expect(entry->headers_len > 0, 0))
+        memcpy(qe->data + entry->channel_len + entry->payload_len, entry->headers,
+               entry->headers_len);
     /* the lines of the next entry, which a reader's processor owns: fetch them meanwhile */
     for (uint64_t ahead = 512; ahead < 512 + 192; ahead += PN_CACHE_LINE)
         __builtin_prefetch(pn_ring_at(seg, end + ahead), 1);
@@ -63,18 +67,21 @@ bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
         (large && (room != PN_QUEUE_PAGE || length % PN_QUEUE_PAGE != 0 ||
                    pos % seg->ring_bytes + length > seg->ring_bytes)))
         return false;
-    uint64_t channel_len = 0, payload_len = 0;
+    uint64_t channel_len = 0, payload_len = 0, headers_len = 0;
     if (length >= PN_ENTRY_HEADER) { /* what a dummy would have here is not believed either */
-        channel_len = *(volatile const uint16_t *) &qe->channel_len;
+        channel_len = *(volatile const uint8_t *) &qe->channel_len;
         payload_len = *(volatile const uint32_t *) &qe->payload_len;
+        headers_len = *(volatile const uint16_t *) &qe->headers_len;
     }
     if (*(volatile const uint32_t *) &qe->dboid == 0)
-        channel_len = payload_len = 0;
-    else if (length < PN_ENTRY_HEADER || PN_ENTRY_HEADER + channel_len + payload_len > length)
+        channel_len = payload_len = headers_len = 0;
+    else if (length < PN_ENTRY_HEADER ||
+             PN_ENTRY_HEADER + channel_len + payload_len + headers_len > length)
         return false;
     *extent = (struct pn_entry_extent) {.next = pos + length,
                                         .channel_len = (uint32_t) channel_len,
-                                        .payload_len = (uint32_t) payload_len};
+                                        .payload_len = (uint32_t) payload_len,
+                                        .headers_len = (uint32_t) headers_len};
     return true;
 }
 

@@ -83,16 +83,38 @@ static int put_pattern(pn_batch *b, int32_t pattern)
     return 0;
 }
 
-static int grow_data(pn_batch *b, size_t need)
+static int grow_bytes(uint8_t **bytes, size_t *room, size_t need)
 {
-    size_t cap = b->data_cap == 0 ? 16384 : b->data_cap;
+    size_t cap = *room == 0 ? 16384 : *room;
     while (cap < need)
         cap *= 2;
-    uint8_t *bigger = realloc(b->data, cap);
+    uint8_t *bigger = realloc(*bytes, cap);
     if (bigger == NULL)
         return -ENOMEM;
-    b->data = bigger;
-    b->data_cap = cap;
+    *bytes = bigger;
+    *room = cap;
+    return 0;
+}
+
+/* Likewise from the first message on that has headers. */
+static int put_headers(pn_batch *b, const char *headers, uint32_t len)
+{
+    if (b->n + 1 >= b->headers_offset_cap) {
+        uint64_t *bigger = realloc(b->headers_offset, (b->cap + 1) * sizeof *bigger);
+        if (bigger == NULL)
+            return -ENOMEM;
+        b->headers_offset = bigger;
+        b->headers_offset_cap = b->cap + 1;
+    }
+    if (b->with_headers == 0)
+        memset(b->headers_offset, 0, (b->n + 1) * sizeof *b->headers_offset);
+    size_t used = b->headers_offset[b->n];
+    if (used + len > b->headers_cap && grow_bytes(&b->headers, &b->headers_cap, used + len) != 0)
+        return -ENOMEM;
+    if (len > 0)
+        memcpy(b->headers + used, headers, len);
+    b->headers_offset[b->n + 1] = used + len;
+    b->with_headers += len > 0;
     return 0;
 }
 
@@ -128,11 +150,13 @@ static inline int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueue
     if (i >= b->cap)
         rc = grow_columns(b);
     if (rc == 0 && used + len > b->data_cap)
-        rc = grow_data(b, used + len);
+        rc = grow_bytes(&b->data, &b->data_cap, used + len);
     if (rc == 0 && conn->log != NULL)
         rc = keep_chan_seq(conn, i, owed->by_channel ? qe->chan_seq : 0);
     if (rc == 0 && __builtin_expect(owed->pattern >= 0 || b->by_pattern != 0, 0))
         rc = put_pattern(b, owed->pattern);
+    if (rc == 0 && __builtin_expect(extent->headers_len != 0 || b->with_headers != 0, 0))
+        rc = put_headers(b, qe->data + extent->channel_len + len, extent->headers_len);
     if (rc != 0)
         return rc;
     if (len > 0)
