@@ -63,7 +63,7 @@ class NotifyBatch:
         channels = list(dict.fromkeys(names + [name for name in patterns if name is not None]))
         numbers = {name: number for number, name in enumerate(channels)}
         lengths = (len(message.data) for message in kept)
-        headers = [message._headers for message in kept]
+        headers = [message.raw_headers for message in kept]
         if not any(headers):
             headers_offsets = b""
         else:

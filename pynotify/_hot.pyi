@@ -18,7 +18,7 @@ class Notify:
     * `seq`: commit sequence number, one per commit, common to all databases
     * `sent_ns`: CLOCK_MONOTONIC at the sender's commit, nanoseconds
     * `pattern`: the pattern by which it came; None: its channel is listened to itself
-    * `headers`: what it was sent with beside the payload, str to str
+    * `headers`: what it was sent with beside the payload, str to str; `raw_headers`: as bytes
 
     Immutable; it hashes by its contents.
     """
@@ -43,12 +43,13 @@ class Notify:
         pattern: str | None = None,
         headers: Mapping[str, str] | bytes | None = None,
     ) -> None: ...
-    # As they were sent.
-    @property
-    def _headers(self) -> bytes: ...
     @property
     def headers(self) -> dict[str, str]:
         """The headers that it was sent with, str to str: a dict of the caller's own."""
+
+    @property
+    def raw_headers(self) -> bytes:
+        """The same as bytes, as they were sent; empty: none."""
 
     @property
     def payload(self) -> str:

@@ -64,9 +64,7 @@ class Sender:
         if result:
             self.went(result, channel, data)
 
-    def _notify_with(
-        self, channel: str, payload: str | Buffer, headers: Mapping[str, str]
-    ) -> None:
+    def _notify_with(self, channel: str, payload: str | Buffer, headers: Mapping[str, str]) -> None:
         transaction = self._transactions.by_owner.get(self._transactions.owner())
         if transaction is None:
             self.notify_many(channel, (payload,), dedup=True, headers=headers)

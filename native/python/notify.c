@@ -359,7 +359,8 @@ static PyGetSetDef properties[] = {
     {"pattern", get_pattern, NULL, "The pattern by which it came; None: by its channel.", NULL},
     {"headers", get_headers, NULL,
      "The headers that it was sent with, str to str: a dict of the caller's own.", NULL},
-    {"_headers", get_raw_headers, NULL, NULL, NULL},
+    {"raw_headers", get_raw_headers, NULL, "The same as bytes, as they were sent; empty: none.",
+     NULL},
     {"backend_id", get_backend_id, NULL, "The sender's backend slot.", NULL},
     {"order", get_order, NULL,
      "Sorts the messages that one connection has read in the order of their commits.", NULL},
@@ -381,7 +382,8 @@ static const char notify_doc[] =
     "* `seq`: commit sequence number, one per commit, common to all databases\n"
     "* `sent_ns`: CLOCK_MONOTONIC at the sender's commit, nanoseconds\n"
     "* `pattern`: the pattern by which it came; None: its channel is listened to itself\n"
-    "* `headers`: what it was sent with beside the payload, str to str\n\n"
+    "* `headers`: what it was sent with beside the payload, str to str; `raw_headers`: as bytes\n"
+    "\n"
     "Immutable; it hashes by its contents.";
 
 static PyType_Slot slots[] = {
