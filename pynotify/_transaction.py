@@ -65,7 +65,7 @@ class NotifyIn:
         self, name: bytes, blob: bytes, lengths: array[int], headers: bytes, *, dedup: bool
     ) -> None:
         native = ffi.new("pn_notify_in *")
-        parts = [ffi.from_buffer(part) for part in (name, blob, headers)]
+        parts = [ffi.from_buffer("char[]", part) for part in (name, blob, headers)]
         lens = ffi.from_buffer("uint32_t[]", lengths)
         self._kept = parts, lens
         native.channel, native.payloads, native.headers = parts
