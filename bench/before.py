@@ -81,7 +81,7 @@ def hear(conn, other):
 
 
 def with_headers(conn, other):
-    """Of this checkout alone, if the other one has none: no ratio."""
+    # a checkout may have none
     headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     other.listen("a")
 
