@@ -136,7 +136,7 @@ class PynotifyRouter(StreamRouter[RawMessage]):
         )
         return cast("Subscriber", made)
 
-    def publisher(  # type: ignore[override]
+    def publisher(
         self,
         channel: str | None = None,
         *,
