@@ -44,8 +44,8 @@ struct pn_py_origin {
 };
 
 /*
- * `pattern`: or NULL; `headers`: bytes, or NULL.  Takes the references to `data` and `headers`, also
- * when it returns NULL.
+ * `pattern`: or NULL; `headers`: bytes, or NULL.  Takes the references to `data` and `headers`,
+ * also when it returns NULL.
  */
 PyObject *pn_py_notify_new(PyObject *channel, PyObject *pattern, PyObject *data, PyObject *headers,
                            const struct pn_py_origin *origin);

@@ -4,8 +4,8 @@
  * It compares, hashes, orders and unpacks as the tuple (channel, payload, pid); where the payload
  * is not UTF-8, data takes its place in comparisons.
  *
- * One that came by a pattern, or has headers, has these and the payload's text in an object of their
- * own: with a pointer more all of them would take a sixth more memory, which costs poll() a tenth.
+ * One that came by a pattern, or has headers, has these and the payload's text in an object of
+ * their own: a pointer more would be a sixth more memory for all, which costs poll() a tenth.
  * The garbage collector knows neither type, so that none of it runs when they are made (batch.c 3);
  * for that headers stay bytes, of which each look makes a dict.
  */

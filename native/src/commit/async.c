@@ -129,9 +129,9 @@ static QueuePosition plan_locked(struct pn_commit *c, QueuePosition pos)
         const struct pn_pending_channel *ch = &c->channels[c->events[i].channel];
         if (!ch->heard && !ch->matched)
             continue;
-        const struct pn_pending_headers *h = pn_headers_of(c->headers, c->nheaders, &at, i);
         uint64_t length =
-            pn_entry_length(ch->name_len, c->events[i].payload_len, h == NULL ? 0 : h->len);
+            pn_entry_length(ch->name_len, c->events[i].payload_len +
+                                              pn_headers_len(c->headers, c->nheaders, &at, i));
         pos = pn_queue_after(pn_queue_place(seg, pos, length), length);
     }
     return pos;
@@ -255,6 +255,16 @@ static QueuePosition append_bumps_locked(struct pn_commit *c, QueuePosition pos)
     return pos;
 }
 
+__attribute__((noinline)) static void add_headers(const struct pn_commit *c, size_t *at, size_t i,
+                                                  struct pn_new_entry *entry)
+{
+    const struct pn_pending_headers *h = pn_headers_of(c->headers, c->nheaders, at, i);
+    if (h == NULL)
+        return;
+    entry->headers = h->bytes;
+    entry->headers_len = h->len;
+}
+
 static QueuePosition append_locked(struct pn_commit *c)
 {
     pn_assert_held(c->conn->seg);
@@ -279,20 +289,19 @@ static QueuePosition append_locked(struct pn_commit *c)
         struct pn_pending_channel *ch = &c->channels[event->channel];
         if (!ch->heard && !ch->matched)
             continue;
-        const struct pn_pending_headers *h = pn_headers_of(c->headers, c->nheaders, &at, i);
         c->heard = true;
         event->chan_seq = ch->chan_seq; /* 0: heard by patterns alone (I16) */
         ch->chan_seq += ch->heard && c->kind == PN_ENTRY_NOTIFY;
         ch->n += c->kind == PN_ENTRY_NOTIFY;
-        const struct pn_new_entry entry = {.kind = c->kind,
-                                           .channel = ch->name,
-                                           .payload = c->arena + event->payload_off,
-                                           .headers = h == NULL ? NULL : h->bytes,
-                                           .channel_len = ch->name_len,
-                                           .payload_len = event->payload_len,
-                                           .headers_len = h == NULL ? 0 : h->len,
-                                           .channel_hash = (uint32_t) ch->hash,
-                                           .chan_seq = event->chan_seq};
+        struct pn_new_entry entry = {.kind = c->kind,
+                                     .channel = ch->name,
+                                     .payload = c->arena + event->payload_off,
+                                     .channel_len = ch->name_len,
+                                     .payload_len = event->payload_len,
+                                     .channel_hash = (uint32_t) ch->hash,
+                                     .chan_seq = event->chan_seq};
+        if (__builtin_expect(c->nheaders != 0, 0))
+            add_headers(c, &at, i, &entry);
         pos = pn_queue_append_locked(seg, pos, &stamp, &entry);
     }
     return pos;

@@ -413,9 +413,9 @@ uint64_t pn_pending_worst_case(const struct pn_pending *p)
         pos += length;
     }
     for (size_t i = 0, at = 0; i < p->nevents; i++) {
-        const struct pn_pending_headers *h = pn_headers_of(p->headers, p->nheaders, &at, i);
         uint64_t length = pn_entry_length(p->channels[p->events[i].channel].name_len,
-                                          p->events[i].payload_len, h == NULL ? 0 : h->len);
+                                          p->events[i].payload_len +
+                                              pn_headers_len(p->headers, p->nheaders, &at, i));
         if (length > PN_QUEUE_PAGE) {
             length = pn_page_up(length);
             pos = pn_page_up(pos);

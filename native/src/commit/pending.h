@@ -32,8 +32,8 @@ struct pn_pending_event {
 };
 
 /*
- * Headers of the events from `first` to before `end`: a list of its own, in the order of the events,
- * so that events without any are no larger and cost nothing.
+ * Headers of the events from `first` to before `end`: a list of its own, in the order of the
+ * events, so that events without any are no larger and cost nothing.
  */
 struct pn_pending_headers {
     const void *bytes; /* set at commit: the arena may move before */
@@ -156,6 +156,16 @@ pn_headers_of(const struct pn_pending_headers *headers, size_t n, size_t *at, si
     while (*at < n && headers[*at].end <= i)
         ++*at;
     return *at < n && headers[*at].first <= i ? &headers[*at] : NULL;
+}
+
+/* Their length, 0 where there are none. */
+static inline uint32_t pn_headers_len(const struct pn_pending_headers *headers, size_t n,
+                                      size_t *at, size_t i)
+{
+    if (__builtin_expect(n == 0, 1))
+        return 0;
+    const struct pn_pending_headers *h = pn_headers_of(headers, n, at, i);
+    return h == NULL ? 0 : h->len;
 }
 
 /* All of them; *queued is raised by how many did not collapse.  0 or -ENOMEM, after some. */

@@ -22,7 +22,8 @@ QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
                                      const struct pn_new_entry *entry)
 {
     pn_assert_held(seg);
-    uint64_t length = pn_entry_length(entry->channel_len, entry->payload_len, entry->headers_len);
+    uint32_t behind = entry->payload_len + entry->headers_len;
+    uint64_t length = pn_entry_length(entry->channel_len, behind);
     QueuePosition start = pn_queue_place(seg, pos, length);
     QueuePosition end = pn_queue_after(start, length);
 
@@ -40,7 +41,7 @@ QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
     qe->kind = (uint8_t) entry->kind;
     qe->channel_len = (uint8_t) entry->channel_len;
     qe->headers_len = (uint16_t) entry->headers_len;
-    qe->payload_len = entry->payload_len;
+    qe->payload_len = behind;
     qe->channel_hash = entry->channel_hash;
     if (entry->channel_len > 0)
         memcpy(qe->data, entry->channel, entry->channel_len);
@@ -67,21 +68,18 @@ bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
         (large && (room != PN_QUEUE_PAGE || length % PN_QUEUE_PAGE != 0 ||
                    pos % seg->ring_bytes + length > seg->ring_bytes)))
         return false;
-    uint64_t channel_len = 0, payload_len = 0, headers_len = 0;
+    uint64_t channel_len = 0, payload_len = 0;
     if (length >= PN_ENTRY_HEADER) { /* what a dummy would have here is not believed either */
         channel_len = *(volatile const uint8_t *) &qe->channel_len;
         payload_len = *(volatile const uint32_t *) &qe->payload_len;
-        headers_len = *(volatile const uint16_t *) &qe->headers_len;
     }
     if (*(volatile const uint32_t *) &qe->dboid == 0)
-        channel_len = payload_len = headers_len = 0;
-    else if (length < PN_ENTRY_HEADER ||
-             PN_ENTRY_HEADER + channel_len + payload_len + headers_len > length)
+        channel_len = payload_len = 0;
+    else if (length < PN_ENTRY_HEADER || PN_ENTRY_HEADER + channel_len + payload_len > length)
         return false;
     *extent = (struct pn_entry_extent) {.next = pos + length,
                                         .channel_len = (uint32_t) channel_len,
-                                        .payload_len = (uint32_t) payload_len,
-                                        .headers_len = (uint32_t) headers_len};
+                                        .payload_len = (uint32_t) payload_len};
     return true;
 }
 

@@ -15,9 +15,9 @@ static inline unsigned char *pn_ring_at(const struct pn_segment *seg, QueuePosit
 }
 
 /* Bytes of an entry before it is placed. */
-static inline uint64_t pn_entry_length(size_t channel_len, size_t payload_len, size_t headers_len)
+static inline uint64_t pn_entry_length(size_t channel_len, size_t payload_len)
 {
-    return QUEUEALIGN(PN_ENTRY_HEADER + channel_len + payload_len + headers_len);
+    return QUEUEALIGN(PN_ENTRY_HEADER + channel_len + payload_len);
 }
 
 static inline uint64_t pn_page_up(uint64_t bytes)
@@ -47,9 +47,9 @@ static inline QueuePosition pn_queue_after(QueuePosition start, uint64_t length)
 struct pn_new_entry {
     const char *channel;
     const void *payload, *headers;
-    uint32_t channel_len, payload_len, headers_len;
-    uint32_t channel_hash; /* or the counter */
-    uint64_t chan_seq;     /* or its value after the transaction */
+    uint32_t channel_len, payload_len, headers_len; /* payload_len: without them */
+    uint32_t channel_hash;                          /* or the counter */
+    uint64_t chan_seq;                              /* or its value after the transaction */
     enum pn_entry_kind kind;
 };
 
@@ -72,8 +72,8 @@ QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
  * code that copies from the entry goes by these.
  */
 struct pn_entry_extent {
-    QueuePosition next;                             /* the position behind it */
-    uint32_t channel_len, payload_len, headers_len; /* 0 of a dummy */
+    QueuePosition next;                /* the position behind it */
+    uint32_t channel_len, payload_len; /* 0 of a dummy */
 };
 
 /*

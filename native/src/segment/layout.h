@@ -359,7 +359,8 @@ struct pn_generation {
  * A GAP entry tells listeners of its channel that something may be missing there (bridge.c 4).  It
  * has no payload, and takes no chan_seq.
  *
- * Headers stand behind the payload, of NOTIFY alone; without any, headers_len is 0.
+ * Headers stand behind the payload, of NOTIFY alone, and payload_len counts them: only a reader
+ * that takes the message tells them apart.
  */
 enum pn_entry_kind {
     PN_ENTRY_NOTIFY = 0,
@@ -398,8 +399,8 @@ typedef struct AsyncQueueEntry {
     uint32_t srcGeneration;
     uint8_t kind;
     uint8_t channel_len;
-    uint16_t headers_len;
-    uint32_t payload_len;
+    uint16_t headers_len;  /* 0: none */
+    uint32_t payload_len;  /* headers and all */
     uint32_t channel_hash; /* low half of the table's hash: readers filter by it first */
     char data[];           /* channel, payload, headers; no terminators */
 } AsyncQueueEntry;

@@ -210,7 +210,7 @@ static void test_prepared(void)
         CHECK_OK(send_in(txn, payload, headers));
     }
     CHECK_OK(pn_txn_prepare(txn));
-    CHECK(test_inside()->ctl->reserved >= 100 * pn_entry_length(1, 3, 300));
+    CHECK(test_inside()->ctl->reserved >= 100 * pn_entry_length(1, 3 + 300));
     CHECK_OK(test_notify(b, "c", "between"));
     CHECK_OK(pn_txn_commit(txn));
     CHECK_EQ(test_inside()->ctl->reserved, 0);
@@ -330,10 +330,12 @@ static void test_a_check_looks_at_them(void)
     qe->payload_len = 0;
     qe->headers_len = 3;
     CHECK_EQ(pn_check(engine, problems, sizeof problems), 1);
-    CHECK(strstr(problems, "has headers") != NULL);
+    CHECK(strstr(problems, "cannot have headers of 3 bytes") != NULL);
     qe->kind = PN_ENTRY_NOTIFY;
+    CHECK_EQ(pn_check(engine, problems, sizeof problems), 1); /* more than it has bytes */
     qe->payload_len = payload_len;
-    qe->headers_len = 0;
+    CHECK_EQ(pn_check(engine, problems, sizeof problems), 0);
+    READS(read_all(a), "payl{oad}");
     done();
 }
 

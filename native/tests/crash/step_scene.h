@@ -214,7 +214,7 @@ static void settle_scene(uint32_t offset)
 {
     uint64_t head = pn_load_relaxed(&seg->ctl->head);
     uint32_t at = QUEUE_POS_OFFSET(head);
-    uint32_t header = (uint32_t) pn_entry_length(3, sizeof(struct note), 0);
+    uint32_t header = (uint32_t) pn_entry_length(3, sizeof(struct note));
     while (offset != 0 && at != offset) {
         uint32_t gap = at < offset ? offset - at : PAGE - at;
         uint32_t length = gap < header ? header : gap; /* header: once more round, then */

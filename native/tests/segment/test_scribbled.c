@@ -85,7 +85,7 @@ struct lengths {
 static const struct lengths impossible[] = {
     {1, 8, 0},          {4, 5, 0},          {9, 0, 0},          {0, 9, 0},
     {0xff, 5, 0},       {1, 0xffffffff, 0}, {1, 0x80000000, 0}, {1, 0xffffffc8, 0},
-    {8, 0xfffffff8, 0}, {1, 5, 3},          {1, 5, 0xffff},     {0xff, 0xffffffff, 0xffff}};
+    {8, 0xfffffff8, 0}, {1, 5, 6},          {1, 5, 0xffff},     {0xff, 0xffffffff, 0xffff}};
 
 static void reads(void *arg)
 {
