@@ -104,6 +104,23 @@ static bool is_heard(const struct GlobalChannelEntry *e)
     return e != NULL && (e->numListeners > 0 || e->staged > 0);
 }
 
+/* The end of the queue behind the events that may be heard. */
+__attribute__((always_inline)) static inline QueuePosition
+place_events(const struct pn_commit *c, QueuePosition pos, bool headed)
+{
+    const struct pn_segment *seg = c->conn->seg;
+    for (size_t i = 0, at = 0; i < c->nevents; i++) {
+        const struct pn_pending_channel *ch = &c->channels[c->events[i].channel];
+        if (!ch->heard && !ch->matched)
+            continue;
+        uint64_t length = pn_entry_length(
+            ch->name_len, c->events[i].payload_len +
+                              (headed ? pn_headers_len(c->headers, c->nheaders, &at, i) : 0));
+        pos = pn_queue_after(pn_queue_place(seg, pos, length), length);
+    }
+    return pos;
+}
+
 /* Find the channels; the end of the queue if all entries that may be heard are appended. */
 static QueuePosition plan_locked(struct pn_commit *c, QueuePosition pos)
 {
@@ -125,16 +142,8 @@ static QueuePosition plan_locked(struct pn_commit *c, QueuePosition pos)
         pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_HEADER), PN_ENTRY_HEADER);
     for (size_t i = 0; i < c->nops; i++)
         pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_OF_TOPICS), PN_ENTRY_OF_TOPICS);
-    for (size_t i = 0, at = 0; i < c->nevents; i++) {
-        const struct pn_pending_channel *ch = &c->channels[c->events[i].channel];
-        if (!ch->heard && !ch->matched)
-            continue;
-        uint64_t length =
-            pn_entry_length(ch->name_len, c->events[i].payload_len +
-                                              pn_headers_len(c->headers, c->nheaders, &at, i));
-        pos = pn_queue_after(pn_queue_place(seg, pos, length), length);
-    }
-    return pos;
+    return __builtin_expect(c->nheaders != 0, 0) ? place_events(c, pos, true)
+                                                 : place_events(c, pos, false);
 }
 
 static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
@@ -255,14 +264,17 @@ static QueuePosition append_bumps_locked(struct pn_commit *c, QueuePosition pos)
     return pos;
 }
 
-__attribute__((noinline)) static void add_headers(const struct pn_commit *c, size_t *at, size_t i,
-                                                  struct pn_new_entry *entry)
+/* An entry of a transaction that has headers: its own, or none. */
+__attribute__((noinline)) static QueuePosition
+append_headed_locked(const struct pn_commit *c, QueuePosition pos, size_t *at, size_t i,
+                     const struct pn_new_entry *entry)
 {
+    pn_assert_held(c->conn->seg);
+    const struct pn_entry_stamp stamp = pn_commit_stamp(c);
     const struct pn_pending_headers *h = pn_headers_of(c->headers, c->nheaders, at, i);
-    if (h == NULL)
-        return;
-    entry->headers = h->bytes;
-    entry->headers_len = h->len;
+    return h == NULL
+               ? pn_queue_append_locked(c->conn->seg, pos, &stamp, entry)
+               : pn_queue_append_headed_locked(c->conn->seg, pos, &stamp, entry, h->bytes, h->len);
 }
 
 static QueuePosition append_locked(struct pn_commit *c)
@@ -293,16 +305,16 @@ static QueuePosition append_locked(struct pn_commit *c)
         event->chan_seq = ch->chan_seq; /* 0: heard by patterns alone (I16) */
         ch->chan_seq += ch->heard && c->kind == PN_ENTRY_NOTIFY;
         ch->n += c->kind == PN_ENTRY_NOTIFY;
-        struct pn_new_entry entry = {.kind = c->kind,
-                                     .channel = ch->name,
-                                     .payload = c->arena + event->payload_off,
-                                     .channel_len = ch->name_len,
-                                     .payload_len = event->payload_len,
-                                     .channel_hash = (uint32_t) ch->hash,
-                                     .chan_seq = event->chan_seq};
-        if (__builtin_expect(c->nheaders != 0, 0))
-            add_headers(c, &at, i, &entry);
-        pos = pn_queue_append_locked(seg, pos, &stamp, &entry);
+        const struct pn_new_entry entry = {.kind = c->kind,
+                                           .channel = ch->name,
+                                           .payload = c->arena + event->payload_off,
+                                           .channel_len = ch->name_len,
+                                           .payload_len = event->payload_len,
+                                           .channel_hash = (uint32_t) ch->hash,
+                                           .chan_seq = event->chan_seq};
+        pos = __builtin_expect(c->nheaders != 0, 0)
+                  ? append_headed_locked(c, pos, &at, i, &entry)
+                  : pn_queue_append_locked(seg, pos, &stamp, &entry);
     }
     return pos;
 }

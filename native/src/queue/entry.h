@@ -46,10 +46,10 @@ static inline QueuePosition pn_queue_after(QueuePosition start, uint64_t length)
 /* What one notification is made of, while it is appended; or a bump (PN_ENTRY_GENERATION). */
 struct pn_new_entry {
     const char *channel;
-    const void *payload, *headers;
-    uint32_t channel_len, payload_len, headers_len; /* payload_len: without them */
-    uint32_t channel_hash;                          /* or the counter */
-    uint64_t chan_seq;                              /* or its value after the transaction */
+    const void *payload;
+    uint32_t channel_len, payload_len;
+    uint32_t channel_hash; /* or the counter */
+    uint64_t chan_seq;     /* or its value after the transaction */
     enum pn_entry_kind kind;
 };
 
@@ -66,6 +66,11 @@ struct pn_entry_stamp {
 QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
                                      const struct pn_entry_stamp *stamp,
                                      const struct pn_new_entry *entry);
+/* The same with headers behind the payload, which entry->payload_len does not count. */
+QueuePosition pn_queue_append_headed_locked(struct pn_segment *seg, QueuePosition pos,
+                                            const struct pn_entry_stamp *stamp,
+                                            const struct pn_new_entry *entry, const void *headers,
+                                            uint32_t headers_len);
 
 /*
  * What of an entry was checked.  It stands in memory that others write, so it is loaded once, and

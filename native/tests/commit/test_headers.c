@@ -280,6 +280,35 @@ static void test_too_large_for_the_queue(void)
     done();
 }
 
+/* A commit makes room for them, too: what is unread is not overwritten. */
+static void test_a_full_queue(void)
+{
+    char payload[16], headers[701];
+    int rc, n = 0;
+    memset(headers, 'h', 700);
+    headers[700] = '\0';
+    two_connections();
+    do {
+        snprintf(payload, sizeof payload, "%d", n);
+        rc = send_in(NULL, payload, headers);
+        n += rc >= 0;
+        if (n % 16 == 0)
+            CHECK_ENGINE(engine);
+    } while (rc >= 0);
+    CHECK_EQ(rc, -PN_EQUEUEFULL);
+    CHECK_ENGINE(engine);
+    pn_batch *batch = pn_batch_new();
+    CHECK_EQ(pn_poll(a, batch, 0), n);
+    for (size_t i = 0; i < batch->n; i++) {
+        int len = snprintf(payload, sizeof payload, "%zu", i);
+        CHECK_EQ(batch->offset[i + 1] - batch->offset[i], (uint64_t) len);
+        CHECK(memcmp(batch->data + batch->offset[i], payload, (size_t) len) == 0);
+        CHECK_EQ(batch->headers_offset[i + 1] - batch->headers_offset[i], 700);
+    }
+    pn_batch_free(batch);
+    done();
+}
+
 static void test_by_a_pattern(void)
 {
     two_connections();
@@ -350,6 +379,7 @@ int main(void)
     RUN(test_prepared);
     RUN(test_bounds);
     RUN(test_too_large_for_the_queue);
+    RUN(test_a_full_queue);
     RUN(test_by_a_pattern);
     RUN(test_from_copies);
     RUN(test_a_check_looks_at_them);
