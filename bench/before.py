@@ -1,4 +1,4 @@
-"""What topics cost with this checkout and with another one, in pairs.
+"""What notifications and topics cost with this checkout and with another one, in pairs.
 
     python -m bench.before /path/to/the/other/checkout [--quick]
 
@@ -45,6 +45,61 @@ def timed(what, work, times):
     found[what] = (time.thread_time() - begin) / times * 1e6
 
 
+def hear(conn, other):
+    other.listen("a")
+
+    def one():
+        conn.notify("a", "payload")
+        other.poll()
+
+    def many():
+        for _ in range(100):
+            conn.notify("a", "payload")
+        other.poll()
+
+    def at_once():
+        conn.notify_many("a", payloads)
+        other.poll()
+
+    def columns():
+        conn.notify_many("a", payloads)
+        other.poll_batch()
+
+    def transactions():
+        with conn.transaction():
+            conn.notify("a", "x")
+            conn.notify("a", "y")
+        other.poll()
+
+    payloads = [str(i) for i in range(100)]
+    timed("notify, poll", one, n)
+    timed("100 by notify, poll", many, n // 100)
+    timed("100 by notify_many, poll", at_once, n // 10)
+    timed("100 by notify_many, poll_batch", columns, n // 10)
+    timed("two notify in a transaction, poll", transactions, n // 4)
+    other.unlisten("a")
+
+
+def with_headers(conn, other):
+    # a checkout may have none
+    headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    other.listen("a")
+
+    def one():
+        conn.notify("a", "payload", headers=headers)
+        other.poll()
+
+    def look():
+        conn.notify("a", "payload", headers=headers)
+        other.poll()[0].headers
+
+    try:
+        timed("notify with headers, poll", one, n)
+        timed("notify with headers, poll, look at them", look, n)
+    except TypeError:
+        pass
+
+
 def measure(kind, topic, conn):
     channel = topic.channel("c")
     with channel.consumer(max_in_flight=100) as consumer:
@@ -80,6 +135,9 @@ try:
         measure("memory", conn.topic("memory"), conn)
         measure("durable", conn.topic("durable", durable=True, fsync="none"), conn)
         timed("notify", lambda: conn.notify("a", "b"), n)
+        with pynotify.connect(name) as other:
+            hear(conn, other)
+            with_headers(conn, other)
     with pynotify.connect(name, data_dir=directory) as conn:
         many = conn.topic("many")
         channels = [many.channel(f"c{i}") for i in range(10)]
@@ -124,6 +182,9 @@ def main() -> int:
     alternate([ours.run, other.run], 3 if options.quick else _PAIRS)
     slower = False
     for name in ours.passes[0]:
+        if name not in other.passes[0]:
+            print(f"{name}: {Spread.of([each[name] for each in ours.passes[1:]]).text()} us")
+            continue
         now, before = ([each[name] for each in side.passes[1:]] for side in (ours, other))
         ratio = Spread.of([b / a for a, b in zip(now, before, strict=True)])
         slower |= ratio.median < _BAR

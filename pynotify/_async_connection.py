@@ -36,7 +36,7 @@ from pynotify.topics._topic import AsyncTopic, topic_ref
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
     from types import TracebackType
     from typing import Self, Unpack
 
@@ -130,50 +130,71 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
 
     # ---- sending -------------------------------------------------------------------------
 
-    async def notify(self, channel: str, payload: str | Buffer = "") -> None:
+    async def notify(
+        self,
+        channel: str,
+        payload: str | Buffer = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Send a notification; outside a transaction it is committed at once.
 
         `channel`: 1 to 63 bytes of UTF-8 without NUL, else `InvalidChannelName`.  `payload`:
         str (sent as UTF-8) or bytes-like, at most 7999 bytes, else `PayloadTooLong`; both
-        limits are options of the segment.  Raises `QueueFull`, at commit inside a transaction.
+        limits are options of the segment.  `headers`: str to str, which go along beside the
+        payload (`Notify.headers`).  Raises `QueueFull`, at commit inside a transaction.
         """
         if get_ident() != self._thread or not self._is_running():
             self._off_loop.check_loop()
         before = lib.pn_set_never_wait(0)  # see OffLoop.nowait()
         try:
             lib.pn_set_never_wait(1)
-            self._sender.notify(channel, payload)
+            self._sender.notify(channel, payload, headers)
             return
         except WouldWait:  # not in a transaction
             pass
         finally:
             lib.pn_set_never_wait(before)
-        await self._off_loop.retry(partial(self._sender.notify, channel, payload))
+        await self._off_loop.retry(partial(self._sender.notify, channel, payload, headers))
 
-    def notify_nowait(self, channel: str, payload: str | Buffer = "") -> None:
+    def notify_nowait(
+        self,
+        channel: str,
+        payload: str | Buffer = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Send a notification at once or not at all, from a coroutine or a callback of the loop.
 
         Arguments and errors are those of `notify`.  Raises `LockTimeout` when another process
         holds the writer lock, and `QueueFull` also where `notify` would wait for room.
         """
         try:
-            self._off_loop.nowait(lambda: self._sender.notify(channel, payload))
+            self._off_loop.nowait(lambda: self._sender.notify(channel, payload, headers))
         except WouldWait as would_wait:
             raise would_wait.error from None
 
-    async def notify_many(self, channel: str, payloads: Payloads, *, dedup: bool = True) -> int:
+    async def notify_many(
+        self,
+        channel: str,
+        payloads: Payloads,
+        *,
+        dedup: bool = True,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
         """Send any number of notifications on one channel, all or none.
 
         Outside a transaction they are one of their own.  `dedup=False` keeps duplicates among
-        them.  Returns how many are left after collapsing, heard or not.  Errors as `notify`.
+        them; each has the `headers`.  Returns how many are left after collapsing, heard or not.
+        Errors as `notify`.
         """
         transaction = self._registry.current()
         if transaction is not None:
-            return transaction.notify_many(channel, payloads, dedup=dedup)
+            return transaction.notify_many(channel, payloads, dedup=dedup, headers=headers)
         if not isinstance(payloads, (str, bytes, bytearray, memoryview)):
             payloads = list(payloads)  # the call may be repeated
         return await self._off_loop.retry(
-            lambda: self._sender.notify_many(channel, payloads, dedup=dedup)
+            lambda: self._sender.notify_many(channel, payloads, dedup=dedup, headers=headers)
         )
 
     async def queue_usage(self) -> float:

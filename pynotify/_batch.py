@@ -6,6 +6,7 @@ from array import array
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from pynotify._encoding import decode_headers
 from pynotify._hot import Columns
 from pynotify._types import Gap
 
@@ -62,6 +63,11 @@ class NotifyBatch:
         channels = list(dict.fromkeys(names + [name for name in patterns if name is not None]))
         numbers = {name: number for number, name in enumerate(channels)}
         lengths = (len(message.data) for message in kept)
+        headers = [message.raw_headers for message in kept]
+        if not any(headers):
+            headers_offsets = b""
+        else:
+            headers_offsets = array("Q", accumulate(map(len, headers), initial=0)).tobytes()
         columns = Columns(
             array("Q", [message.seq for message in kept]).tobytes(),
             array("q", [message.sent_ns for message in kept]).tobytes(),
@@ -69,6 +75,8 @@ class NotifyBatch:
             array("Q", [message.sender for message in kept]).tobytes(),
             array("I", [numbers[message.channel] for message in kept]).tobytes(),
             array("i", [_number(numbers, pattern) for pattern in patterns]).tobytes(),
+            headers_offsets,
+            b"".join(headers),
             array("Q", accumulate(lengths, initial=0)).tobytes(),
             b"".join(message.data for message in kept),
             channels,
@@ -129,11 +137,18 @@ class NotifyBatch:
 
     def data(self, index: int) -> memoryview:
         """Payload number `index`, without copying."""
+        begin, end = self._columns.extent(self._at(index))
+        return memoryview(self._columns.blob)[begin:end]
+
+    def headers(self, index: int) -> dict[str, str]:
+        """The headers of message number `index`, as `Notify.headers`."""
+        return decode_headers(self._columns.headers(self._at(index)))
+
+    def _at(self, index: int) -> int:
         count = len(self)
         if not -count <= index < count:
             raise IndexError(f"batch has {count} messages, no number {index}")
-        begin, end = self._columns.extent(index % count)
-        return memoryview(self._columns.blob)[begin:end]
+        return index % count
 
     def __len__(self) -> int:
         return len(self._columns)

@@ -26,7 +26,7 @@ from pynotify.topics._rows import topic_names
 from pynotify.topics._topic import Topic, topic_ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Mapping
     from types import TracebackType
     from typing import Self
 
@@ -64,16 +64,20 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
 
     # ---- sending -------------------------------------------------------------------------
 
-    def _notify(self, channel: str, payload: str | Buffer = "") -> None:
+    def _notify(
+        self, channel: str, payload: str | Buffer = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         """What `notify` is where it is out of the ordinary."""
-        self._sender.notify(channel, payload)
+        self._sender.notify(channel, payload, headers)
 
-    def _notify_many(self, channel: str, payloads: Payloads, dedup: bool) -> int:
+    def _notify_many(
+        self, channel: str, payloads: Payloads, dedup: bool, headers: Mapping[str, str] | None
+    ) -> int:
         """What `notify_many` is where it is out of the ordinary."""
         transaction = self._registry.current()
         if transaction is not None:
-            return transaction.notify_many(channel, payloads, dedup=dedup)
-        return self._sender.notify_many(channel, payloads, dedup=dedup)
+            return transaction.notify_many(channel, payloads, dedup=dedup, headers=headers)
+        return self._sender.notify_many(channel, payloads, dedup=dedup, headers=headers)
 
     def generation(self, name: str) -> Generation:
         """The shared counter of that name in this database, created with value 0 on first use.

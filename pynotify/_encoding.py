@@ -1,8 +1,10 @@
-"""Channel names and payloads as the bytes that the core wants."""
+"""Channel names, payloads and headers as the bytes that the core wants."""
 
 from __future__ import annotations
 
+import json
 from array import array
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pynotify._hot import join
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 #: Encoded names of the channels used lately.  Emptied when full: cheaper than ordering it.
 channel_cache: dict[str, bytes] = {}
 _CHANNEL_CACHE_SIZE = 4096
+_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def encode_pattern(pattern: str) -> bytes:
@@ -93,3 +96,28 @@ def join_payloads(payloads: Payloads) -> tuple[bytes, array[int]]:
     lengths = array("I")
     lengths.frombytes(joined[1])
     return joined[0], lengths
+
+
+def encode_headers(headers: Mapping[str, str] | None) -> bytes:
+    """The headers as JSON; nothing for no headers."""
+    if not headers:
+        return b""
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"headers must be a mapping, not {type(headers).__name__}")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"a header is a str and has a str, not {name!r}: {value!r}")
+    return _encode_json(dict(headers)).encode("utf-8", "surrogatepass")
+
+
+def decode_headers(data: bytes) -> dict[str, str]:
+    """The headers that encode_headers() or another program made; strange ones are left out."""
+    if not data:
+        return {}
+    try:
+        found = json.loads(data.decode("utf-8", "surrogatepass"))
+    except ValueError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, str)}

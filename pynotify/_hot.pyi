@@ -18,6 +18,7 @@ class Notify:
     * `seq`: commit sequence number, one per commit, common to all databases
     * `sent_ns`: CLOCK_MONOTONIC at the sender's commit, nanoseconds
     * `pattern`: the pattern by which it came; None: its channel is listened to itself
+    * `headers`: what it was sent with beside the payload, str to str; `raw_headers`: as bytes
 
     Immutable; it hashes by its contents.
     """
@@ -40,7 +41,16 @@ class Notify:
         sender: int = 0,
         index: int = 0,
         pattern: str | None = None,
+        headers: Mapping[str, str] | bytes | None = None,
     ) -> None: ...
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that it was sent with, str to str: a dict of the caller's own."""
+
+    @property
+    def raw_headers(self) -> bytes:
+        """The same as bytes, as they were sent; empty: none."""
+
     @property
     def payload(self) -> str:
         """The payload as text.
@@ -79,21 +89,34 @@ class Notifier:
 
     _handle: Any
     _transactions: Any
-    def notify(self, channel: str, payload: str | Buffer = "") -> None:
+    def notify(
+        self,
+        channel: str,
+        payload: str | Buffer = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Send a notification; outside a transaction it is committed at once.
 
         `channel`: 1 to 63 bytes of UTF-8 without NUL, else `InvalidChannelName`.  `payload`:
         str (sent as UTF-8) or bytes-like, at most 7999 bytes, else `PayloadTooLong`; both
-        limits are options of the segment.  Raises `QueueFull`, at commit inside a transaction.
+        limits are options of the segment.  `headers`: str to str, which go along beside the
+        payload (`Notify.headers`).  Raises `QueueFull`, at commit inside a transaction.
         """
 
     def notify_many(
-        self, channel: str, payloads: Iterable[str | Buffer], *, dedup: bool = True
+        self,
+        channel: str,
+        payloads: Iterable[str | Buffer],
+        *,
+        dedup: bool = True,
+        headers: Mapping[str, str] | None = None,
     ) -> int:
         """Send any number of notifications on one channel, all or none.
 
         Outside a transaction they are one of their own.  `dedup=False` keeps duplicates among
-        them.  Returns how many are left after collapsing, heard or not.  Errors as `notify`.
+        them; each has the `headers`.  Returns how many are left after collapsing, heard or not.
+        Errors as `notify`.
         """
 
 class Publisher:
@@ -161,6 +184,8 @@ class Columns:
         sender: bytes,
         channel_index: bytes,
         pattern_index: bytes,
+        headers_offsets: bytes,
+        headers: bytes,
         offsets: bytes,
         blob: bytes,
         channels: list[str],
@@ -186,6 +211,7 @@ class Columns:
     def payloads(self) -> list[bytes]: ...
     def messages(self) -> list[Notify]: ...
     def extent(self, index: int, /) -> tuple[int, int]: ...
+    def headers(self, index: int, /) -> bytes: ...
     def __len__(self) -> int: ...
 
 class Counter:

@@ -252,6 +252,9 @@ class _Library:
         queued: _Pointer,
         /,
     ) -> int: ...
+    def pn_notify_headers(
+        self, conn: _Pointer, txn: _Pointer, sent: _Pointer, queued: _Pointer, /
+    ) -> int: ...
     def pn_txn_begin(self, conn: _Pointer, out: _Pointer, /) -> int: ...
     def pn_txn_notify(
         self,

@@ -9,10 +9,19 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from pynotify._encoding import channel_cache, encode_channel, encode_payload, join_payloads
+from pynotify._encoding import (
+    channel_cache,
+    encode_channel,
+    encode_headers,
+    encode_payload,
+    join_payloads,
+)
 from pynotify._ffi import again, ffi, lib
+from pynotify._transaction import NotifyIn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typing_extensions import Buffer
 
     from pynotify._encoding import Payloads
@@ -33,8 +42,13 @@ class Sender:
         self._handle = handle
         self._transactions = transactions
 
-    def notify(self, channel: str, payload: str | Buffer) -> None:
+    def notify(
+        self, channel: str, payload: str | Buffer, headers: Mapping[str, str] | None = None
+    ) -> None:
         """NOTIFY.  Outside of a transaction it may be repeated."""
+        if headers:
+            self._notify_with(channel, payload, headers)
+            return
         transactions = self._transactions
         if transactions.by_owner:
             transaction = transactions.by_owner.get(transactions.owner())
@@ -50,6 +64,13 @@ class Sender:
         if result:
             self.went(result, channel, data)
 
+    def _notify_with(self, channel: str, payload: str | Buffer, headers: Mapping[str, str]) -> None:
+        transaction = self._transactions.by_owner.get(self._transactions.owner())
+        if transaction is None:
+            self.notify_many(channel, (payload,), dedup=True, headers=headers)
+        else:
+            transaction.notify_many(channel, (payload,), dedup=True, headers=headers)
+
     def went(self, result: int, channel: str, data: bytes) -> None:
         """Act on what pn_notify_cstr() returned, when that is not 0."""
         if result == _EINTR:
@@ -57,22 +78,24 @@ class Sender:
         else:
             self._handle.check(result)
 
-    def notify_many(self, channel: str, payloads: Payloads, *, dedup: bool) -> int:
+    def notify_many(
+        self,
+        channel: str,
+        payloads: Payloads,
+        *,
+        dedup: bool,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
         """NOTIFY any number of payloads, in a transaction of their own.  May be repeated."""
         name = encode_channel(channel)
-        blob, lengths = join_payloads(payloads)
-        queued, lens = ffi.new("uint64_t *"), ffi.from_buffer("uint32_t[]", lengths)
-        joined = name, len(name), blob, lens, len(lengths), dedup, queued
-        result = lib.pn_notify_many(self._handle.native, ffi.NULL, *joined)
+        sent = NotifyIn(name, *join_payloads(payloads), encode_headers(headers), dedup=dedup)
+        queued = ffi.new("uint64_t *")
+        result = lib.pn_notify_headers(self._handle.native, ffi.NULL, sent.native, queued)
         if result != _EINTR:
             self._handle.check(result)
             return int(queued[0])
         left: list[int] = []
-        self._transactions.on_its_own(
-            lambda transaction: left.append(
-                transaction.notify_joined(name, blob, lengths, dedup=dedup)
-            )
-        )
+        self._transactions.on_its_own(lambda transaction: left.append(transaction.notify_in(sent)))
         return left[0]
 
     def queue_usage(self) -> float:

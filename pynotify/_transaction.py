@@ -11,7 +11,13 @@ import errno
 import logging
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from pynotify._encoding import encode_channel, encode_pattern, encode_payload, join_payloads
+from pynotify._encoding import (
+    encode_channel,
+    encode_headers,
+    encode_pattern,
+    encode_payload,
+    join_payloads,
+)
 from pynotify._ffi import again, ffi, lib
 from pynotify._ownership import CLOSED, ENDED, adopt, keep, let_go
 from pynotify.errors import (
@@ -26,7 +32,8 @@ from pynotify.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
+    from array import array
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from typing_extensions import Buffer
 
@@ -47,6 +54,25 @@ class Level(Protocol):
 
     #: The core's level of its savepoint; 0 for the transaction itself.
     level: int
+
+
+class NotifyIn:
+    """A pn_notify_in; `native` lives as long as this."""
+
+    __slots__ = ("_kept", "native")
+
+    def __init__(
+        self, name: bytes, blob: bytes, lengths: array[int], headers: bytes, *, dedup: bool
+    ) -> None:
+        native = ffi.new("pn_notify_in *")
+        parts = [ffi.from_buffer("char[]", part) for part in (name, blob, headers)]
+        lens = ffi.from_buffer("uint32_t[]", lengths)
+        self._kept = parts, lens
+        native.channel, native.payloads, native.headers = parts
+        native.channel_len, native.headers_len = len(name), len(headers)
+        native.lens, native.n = lens, len(lengths)
+        native.keep_equal = not dedup
+        self.native: Any = native
 
 
 class OpenTransaction:
@@ -108,28 +134,25 @@ class OpenTransaction:
         data = self.attempt(encode_payload, payload)
         self._run(lib.pn_txn_notify(self._native, name, len(name), data, len(data)))
 
-    def notify_many(self, channel: str, payloads: Payloads, *, dedup: bool) -> int:
+    def notify_many(
+        self,
+        channel: str,
+        payloads: Payloads,
+        *,
+        dedup: bool,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
         """Add all of them; how many are left after collapsing duplicates."""
         self.require_usable()
         name = self.attempt(encode_channel, channel)
-        return self.notify_joined(name, *self.attempt(join_payloads, payloads), dedup=dedup)
+        joined = self.attempt(join_payloads, payloads)
+        encoded = self.attempt(encode_headers, headers)
+        return self.notify_in(NotifyIn(name, *joined, encoded, dedup=dedup))
 
-    def notify_joined(self, name: bytes, blob: bytes, lengths: Any, *, dedup: bool) -> int:
-        """Add payloads that were joined already; how many are left."""
-        queued = ffi.new("uint64_t *")
-        self._run(
-            lib.pn_notify_many(
-                CLOSED,  # the transaction knows its own
-                self._native,
-                name,
-                len(name),
-                blob,
-                ffi.from_buffer("uint32_t[]", lengths),
-                len(lengths),
-                dedup,
-                queued,
-            )
-        )
+    def notify_in(self, sent: NotifyIn) -> int:
+        """Add what was encoded already; how many are left."""
+        queued = ffi.new("uint64_t *")  # of CLOSED: the transaction knows its own
+        self._run(lib.pn_notify_headers(CLOSED, self._native, sent.native, queued))
         return int(queued[0])
 
     def add(self, call: Callable[..., int], arguments: Sequence[Any]) -> int:

@@ -296,6 +296,28 @@ int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_t chann
                    const void *payloads, const uint32_t *lens, size_t n, int dedup,
                    uint64_t *queued);
 
+/* So many bytes of headers does a notification take. */
+#define PN_NOTIFY_HEADERS_MAX 65535
+
+typedef struct pn_notify_in {
+    const char *channel;
+    size_t channel_len;
+    const void *payloads; /* as of pn_notify_many() */
+    const uint32_t *lens;
+    size_t n;
+    const void *headers; /* of each of them */
+    uint32_t headers_len;
+    int keep_equal; /* no `dedup` */
+} pn_notify_in;
+
+/*
+ * pn_notify_many(), with headers that go along beside each payload: bytes that the core does not
+ * look into, of any program's making; those of Python are a JSON object of strings.  They do not
+ * count for max_payload, nor for what is a duplicate: the first stays, with its headers.  A bridge
+ * leaves them behind.  -PN_EPAYLOAD: more than PN_NOTIFY_HEADERS_MAX; else as pn_notify_many().
+ */
+int pn_notify_headers(pn_conn *conn, pn_txn *txn, const pn_notify_in *in, uint64_t *queued);
+
 /* ---- transactions ------------------------------------------------------------------------ */
 
 int pn_txn_begin(pn_conn *conn, pn_txn **out);
@@ -449,6 +471,10 @@ typedef struct pn_batch {
     size_t by_pattern;   /* 0: no message came by a pattern, and the next is not to be looked at */
     int32_t *pattern;    /* [n] for pn_conn_channel(), or -1: pn_txn_listen_pattern() */
     size_t pattern_cap;  /* room in pattern */
+    size_t with_headers; /* 0: no message has headers, and the next two are not to be looked at */
+    uint64_t *headers_offset;               /* [n + 1] into headers */
+    uint8_t *headers;                       /* one after the other */
+    size_t headers_offset_cap, headers_cap; /* room in them */
     size_t nrenamed;    /* numbers in it that this batch did not have before, or for another name */
     uint32_t *renamed;  /* [nrenamed] */
     size_t renamed_cap; /* room in renamed */

@@ -112,6 +112,9 @@ struct pn_py_view pn_py_view_of(const pn_batch *core, size_t skip, uint64_t befo
         .sender = (const char *) (core->sender + skip),
         .channel = (const char *) (core->channel + skip),
         .pattern = core->by_pattern == 0 ? NULL : (const char *) (core->pattern + skip),
+        .headers_offset =
+            core->with_headers == 0 ? NULL : (const char *) (core->headers_offset + skip),
+        .headers = (const char *) core->headers,
         .offset = (const char *) (core->offset + skip),
         .data = (const char *) core->data,
         .n = core->n - skip,

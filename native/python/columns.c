@@ -17,7 +17,19 @@
 #define MOVED_BYTES ((size_t) 1 << 16) /* of payload: from here on it is no copy */
 #define KEPT_BYTES  ((size_t) 1 << 24)
 
-enum column { SEQ, SENT_NS, PID, SENDER, CHANNEL, PATTERN, OFFSETS, DATA, N_COLUMNS };
+enum column {
+    SEQ,
+    SENT_NS,
+    PID,
+    SENDER,
+    CHANNEL,
+    PATTERN,
+    HEADERS_OFFSETS,
+    HEADERS,
+    OFFSETS,
+    DATA,
+    N_COLUMNS
+};
 
 struct columns {
     PyObject head;
@@ -50,6 +62,18 @@ static PyObject *payload_at(const struct pn_py_view *v, size_t i)
     return PyBytes_FromStringAndSize(v->data + begin, (Py_ssize_t) (end - begin));
 }
 
+/* Headers number i; a new reference.  Empty: it has none. */
+static PyObject *headers_at(const struct pn_py_view *v, size_t i)
+{
+    uint64_t begin = 0, end = 0;
+    if (v->headers_offset != NULL) {
+        FETCH(v->headers_offset, i, begin);
+        FETCH(v->headers_offset, i + 1, end);
+    }
+    return PyBytes_FromStringAndSize(begin == end ? "" : v->headers + begin,
+                                     (Py_ssize_t) (end - begin));
+}
+
 PyObject *pn_py_message_at(const struct pn_py_view *v, PyObject *channels, size_t i)
 {
     uint32_t number;
@@ -72,9 +96,19 @@ PyObject *pn_py_message_at(const struct pn_py_view *v, PyObject *channels, size_
     PyObject *data = payload_at(v, i);
     if (data == NULL)
         return NULL;
+    PyObject *headers = NULL;
+    if (__builtin_expect(v->headers_offset != NULL, 0)) {
+        headers = headers_at(v, i);
+        if (headers == NULL) {
+            Py_DECREF(data);
+            return NULL;
+        }
+        if (PyBytes_Size(headers) == 0)
+            Py_CLEAR(headers);
+    }
     const struct pn_py_origin origin = {
         .seq = seq, .sender = sender, .index = v->before + i, .sent_ns = sent_ns, .pid = pid};
-    return pn_py_notify_new(channel, pattern, data, &origin);
+    return pn_py_notify_new(channel, pattern, data, headers, &origin);
 }
 
 PyObject *pn_py_list_of(const struct pn_py_view *v, PyObject *channels)
@@ -99,6 +133,8 @@ static void free_columns(pn_batch *memory)
     free(memory->sender);
     free(memory->channel);
     free(memory->pattern);
+    free(memory->headers_offset);
+    free(memory->headers);
     free(memory->routes);
     free(memory->offset);
     free(memory->data);
@@ -113,7 +149,10 @@ static void exchange(pn_batch *a, pn_batch *b)
      (to)->pid = (from)->pid, (to)->backend_id = (from)->backend_id,                               \
      (to)->sender = (from)->sender, (to)->channel = (from)->channel,                               \
      (to)->pattern = (from)->pattern, (to)->pattern_cap = (from)->pattern_cap,                     \
-     (to)->by_pattern = (from)->by_pattern, (to)->routes = (from)->routes,                         \
+     (to)->by_pattern = (from)->by_pattern, (to)->with_headers = (from)->with_headers,             \
+     (to)->headers_offset = (from)->headers_offset, (to)->headers = (from)->headers,               \
+     (to)->headers_offset_cap = (from)->headers_offset_cap,                                        \
+     (to)->headers_cap = (from)->headers_cap, (to)->routes = (from)->routes,                       \
      (to)->offset = (from)->offset, (to)->data = (from)->data, (to)->cap = (from)->cap,            \
      (to)->data_cap = (from)->data_cap)
     MOVE(a, b);
@@ -124,7 +163,8 @@ static void exchange(pn_batch *a, pn_batch *b)
 static void keep(pn_batch *memory)
 {
     memory->n = 0;
-    if (kept.data == NULL && memory->data_cap + 64 * memory->cap <= KEPT_BYTES)
+    if (kept.data == NULL &&
+        memory->data_cap + memory->headers_cap + 64 * memory->cap <= KEPT_BYTES)
         exchange(&kept, memory);
     free_columns(memory);
 }
@@ -145,11 +185,15 @@ static void shrink(pn_batch *memory)
 /* Copy the columns into one block, the widest first.  0 or -1. */
 static int copy(struct columns *c, const struct pn_py_view *from)
 {
-    uint64_t size = 0;
-    size_t n = from->n;
+    uint64_t size = 0, end = 0;
+    size_t n = from->n, room = 8 * (4 * n + 1) + 12 * n;
     if (from->offset != NULL)
         FETCH(from->offset, n, size);
-    char *at = c->block = PyMem_Malloc(8 * (4 * n + 1) + 12 * n + (size_t) size + 1);
+    if (from->headers_offset != NULL) {
+        FETCH(from->headers_offset, n, end);
+        room += 8 * (n + 1) + (size_t) end;
+    }
+    char *at = c->block = PyMem_Malloc(room + (size_t) size + 1);
     if (at == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -167,10 +211,14 @@ static int copy(struct columns *c, const struct pn_py_view *from)
     COPY(sent_ns, 8, n);
     COPY(sender, 8, n);
     COPY(offset, 8, n + 1);
+    if (from->headers_offset != NULL)
+        COPY(headers_offset, 8, n + 1);
     COPY(pid, 4, n);
     COPY(channel, 4, n);
     if (from->pattern != NULL)
         COPY(pattern, 4, n);
+    if (from->headers_offset != NULL)
+        COPY(headers, 1, (size_t) end);
     COPY(data, 1, (size_t) size);
 #undef COPY
     return 0;
@@ -221,25 +269,35 @@ static void destroy_columns(PyObject *self)
 
 /* ---- made by hand, or unpickled -------------------------------------------------------------- */
 
-/* Whether the columns fit together, the offsets do not fall, and channels are str. */
-static bool fit(const struct pn_py_view *v, const Py_ssize_t *size, PyObject *channels)
+/* Whether the n + 1 offsets do not fall, from 0 on, and end where `size` does. */
+static bool rise(const char *offsets, size_t n, Py_ssize_t size)
 {
-    static const size_t width[N_COLUMNS] = {8, 8, 4, 8, 4, 4, 8, 1};
     uint64_t last = 0;
-    for (int i = 0; i < OFFSETS; i++)
-        if ((size_t) size[i] != width[i] * v->n && (i != PATTERN || size[i] != 0))
-            return false;
-    for (size_t i = 0; i <= v->n; i++) {
+    for (size_t i = 0; i <= n; i++) {
         uint64_t offset;
-        FETCH(v->offset, i, offset);
+        FETCH(offsets, i, offset);
         if (offset < last || (i == 0 && offset != 0))
             return false;
         last = offset;
     }
+    return last == (uint64_t) size;
+}
+
+/* Whether the columns fit together, and channels are str. */
+static bool fit(const struct pn_py_view *v, const Py_ssize_t *size, PyObject *channels)
+{
+    static const size_t width[HEADERS_OFFSETS] = {8, 8, 4, 8, 4, 4};
+    for (int i = 0; i < HEADERS_OFFSETS; i++)
+        if ((size_t) size[i] != width[i] * v->n && (i != PATTERN || size[i] != 0))
+            return false;
+    if (size[HEADERS_OFFSETS] == 0 ? size[HEADERS] != 0
+                                   : (size_t) size[HEADERS_OFFSETS] != 8 * (v->n + 1) ||
+                                         !rise(v->headers_offset, v->n, size[HEADERS]))
+        return false;
     for (Py_ssize_t i = 0; i < PyList_Size(channels); i++)
         if (!PyUnicode_CheckExact(PyList_GetItem(channels, i)))
             return false;
-    return last == (uint64_t) size[DATA];
+    return rise(v->offset, v->n, size[DATA]);
 }
 
 static PyObject *construct_columns(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -249,14 +307,17 @@ static PyObject *construct_columns(PyTypeObject *type, PyObject *args, PyObject 
     PyObject *channels;
     unsigned long long before;
     (void) type, (void) kwargs;
-    if (!PyArg_ParseTuple(args, "y#y#y#y#y#y#y#y#O!K:Columns", &v.seq, &size[SEQ], &v.sent_ns,
+    if (!PyArg_ParseTuple(args, "y#y#y#y#y#y#y#y#y#y#O!K:Columns", &v.seq, &size[SEQ], &v.sent_ns,
                           &size[SENT_NS], &v.pid, &size[PID], &v.sender, &size[SENDER], &v.channel,
-                          &size[CHANNEL], &v.pattern, &size[PATTERN], &v.offset, &size[OFFSETS],
-                          &v.data, &size[DATA], &PyList_Type, &channels, &before))
+                          &size[CHANNEL], &v.pattern, &size[PATTERN], &v.headers_offset,
+                          &size[HEADERS_OFFSETS], &v.headers, &size[HEADERS], &v.offset,
+                          &size[OFFSETS], &v.data, &size[DATA], &PyList_Type, &channels, &before))
         return NULL;
     v.before = before;
     if (size[PATTERN] == 0)
         v.pattern = NULL;
+    if (size[HEADERS_OFFSETS] == 0)
+        v.headers_offset = v.headers = NULL;
     v.n = size[OFFSETS] < 8 ? 0 : (size_t) size[OFFSETS] / 8 - 1;
     if (size[OFFSETS] < 8 || size[OFFSETS] % 8 != 0 || !fit(&v, size, channels)) {
         PyErr_SetString(PyExc_ValueError, "columns that do not fit together");
@@ -281,12 +342,25 @@ static struct columns *columns_self(PyObject *self)
 static const char *extent_of(const struct columns *c, enum column which, size_t *size)
 {
     const struct pn_py_view *v = &c->view;
-    const char *const at[N_COLUMNS] = {v->seq,     v->sent_ns, v->pid,    v->sender,
-                                       v->channel, v->pattern, v->offset, v->data};
-    uint64_t end;
+    bool headed = v->headers_offset != NULL;
+    const char *const at[N_COLUMNS] = {v->seq,
+                                       v->sent_ns,
+                                       v->pid,
+                                       v->sender,
+                                       v->channel,
+                                       v->pattern,
+                                       v->headers_offset,
+                                       headed ? v->headers : NULL,
+                                       v->offset,
+                                       v->data};
+    uint64_t end, headers_end = 0;
     FETCH(v->offset, v->n, end);
-    const size_t sizes[N_COLUMNS] = {8 * v->n, 8 * v->n, 4 * v->n,       8 * v->n,
-                                     4 * v->n, 4 * v->n, 8 * (v->n + 1), (size_t) end};
+    if (headed)
+        FETCH(v->headers_offset, v->n, headers_end);
+    const size_t sizes[N_COLUMNS] = {
+        8 * v->n,       8 * v->n,    4 * v->n,       8 * v->n,
+        4 * v->n,       4 * v->n,    8 * (v->n + 1), (size_t) headers_end,
+        8 * (v->n + 1), (size_t) end};
     *size = at[which] == NULL ? 0 : sizes[which];
     return at[which] == NULL ? "" : at[which];
 }
@@ -339,6 +413,19 @@ static PyObject *payload_extent(PyObject *self, PyObject *number)
     return Py_BuildValue("(KK)", (unsigned long long) begin, (unsigned long long) end);
 }
 
+static PyObject *headers(PyObject *self, PyObject *number)
+{
+    const struct pn_py_view *v = &columns_self(self)->view;
+    size_t i = PyLong_AsSize_t(number);
+    if (i == (size_t) -1 && PyErr_Occurred())
+        return NULL;
+    if (i >= v->n) {
+        PyErr_SetString(PyExc_IndexError, "no such message");
+        return NULL;
+    }
+    return headers_at(v, i);
+}
+
 static PyObject *reduce(PyObject *self, PyObject *unused)
 {
     const struct columns *c = columns_self(self);
@@ -347,12 +434,13 @@ static PyObject *reduce(PyObject *self, PyObject *unused)
     (void) unused;
     for (int i = 0; i < N_COLUMNS; i++)
         at[i] = extent_of(c, (enum column) i, &size[i]);
-    return Py_BuildValue("O(y#y#y#y#y#y#y#y#OK)", columns_type, at[SEQ], (Py_ssize_t) size[SEQ],
-                         at[SENT_NS], (Py_ssize_t) size[SENT_NS], at[PID], (Py_ssize_t) size[PID],
-                         at[SENDER], (Py_ssize_t) size[SENDER], at[CHANNEL],
-                         (Py_ssize_t) size[CHANNEL], at[PATTERN], (Py_ssize_t) size[PATTERN],
-                         at[OFFSETS], (Py_ssize_t) size[OFFSETS], at[DATA], (Py_ssize_t) size[DATA],
-                         c->channels, (unsigned long long) c->view.before);
+    return Py_BuildValue(
+        "O(y#y#y#y#y#y#y#y#y#y#OK)", columns_type, at[SEQ], (Py_ssize_t) size[SEQ], at[SENT_NS],
+        (Py_ssize_t) size[SENT_NS], at[PID], (Py_ssize_t) size[PID], at[SENDER],
+        (Py_ssize_t) size[SENDER], at[CHANNEL], (Py_ssize_t) size[CHANNEL], at[PATTERN],
+        (Py_ssize_t) size[PATTERN], at[HEADERS_OFFSETS], (Py_ssize_t) size[HEADERS_OFFSETS],
+        at[HEADERS], (Py_ssize_t) size[HEADERS], at[OFFSETS], (Py_ssize_t) size[OFFSETS], at[DATA],
+        (Py_ssize_t) size[DATA], c->channels, (unsigned long long) c->view.before);
 }
 
 static Py_ssize_t length(PyObject *self)
@@ -378,13 +466,15 @@ static PyMethodDef methods[] = {
     {"payloads", payloads, METH_NOARGS, "[bytes]"},
     {"messages", messages, METH_NOARGS, "[Notify]"},
     {"extent", payload_extent, METH_O, "extent(i): where payload i begins and ends in `blob`."},
+    {"headers", headers, METH_O, "headers(i): those of message i as bytes."},
     {"__reduce__", reduce, METH_NOARGS, "How it is pickled."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot columns_slots[] = {
     {Py_tp_doc, (void *) "Columns(seq, sent_ns, pid, sender, channel_index, pattern_index, "
-                         "offsets, blob, channels, before): messages as columns."},
+                         "headers_offsets, headers, offsets, blob, channels, before): messages as "
+                         "columns."},
     {Py_tp_new, construct_columns},
     {Py_tp_dealloc, destroy_columns},
     {Py_tp_getset, properties},

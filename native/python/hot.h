@@ -30,7 +30,7 @@ struct pn_py_notify {
     PyObject head;
     PyObject *channel; /* str */
     PyObject *data;    /* bytes */
-    PyObject *payload; /* str, once it was asked for; or a struct by_pattern */
+    PyObject *payload; /* str, once it was asked for; or a struct extra */
     unsigned long long seq, sender, index;
     long long sent_ns;
     int pid;
@@ -43,13 +43,18 @@ struct pn_py_origin {
     int pid;
 };
 
-/* `pattern`: or NULL.  Takes the reference to `data`, also when it returns NULL. */
-PyObject *pn_py_notify_new(PyObject *channel, PyObject *pattern, PyObject *data,
+/*
+ * `pattern`: or NULL; `headers`: bytes, or NULL.  Takes the references to `data` and `headers`,
+ * also when it returns NULL.
+ */
+PyObject *pn_py_notify_new(PyObject *channel, PyObject *pattern, PyObject *data, PyObject *headers,
                            const struct pn_py_origin *origin);
 
-/* The columns of n messages; seen as bytes they need not be aligned.  No `pattern`: -1 of all. */
+/* The columns of n messages; seen as bytes they need not be aligned.  No `pattern`: -1 of all; no
+ * `headers_offset`: none of them has headers. */
 struct pn_py_view {
-    const char *seq, *sent_ns, *pid, *sender, *channel, *pattern, *offset, *data;
+    const char *seq, *sent_ns, *pid, *sender, *channel, *pattern, *headers_offset, *headers;
+    const char *offset, *data;
     size_t n;
     uint64_t before; /* where their index begins */
 };

@@ -4,20 +4,22 @@
  * It compares, hashes, orders and unpacks as the tuple (channel, payload, pid); where the payload
  * is not UTF-8, data takes its place in comparisons.
  *
- * One that came by a pattern has that and the payload's text in an object of their own: with a
- * pointer more all of them would take a sixth more memory, which costs poll() a tenth.  The
- * garbage collector knows neither type, so that none of it runs when they are made (batch.c 3).
+ * One that came by a pattern, or has headers, has these and the payload's text in an object of
+ * their own: a pointer more would be a sixth more memory for all, which costs poll() a tenth.
+ * The garbage collector knows neither type, so that none of it runs when they are made (batch.c 3);
+ * for that headers stay bytes, of which each look makes a dict.
  */
 #include "hot.h"
 
 #include <stddef.h>
 
-static PyTypeObject *notify_type, *by_pattern_type;
+static PyTypeObject *notify_type, *extra_type;
 
 /* In the place of Notify's payload. */
-struct by_pattern {
+struct extra {
     PyObject head;
-    PyObject *pattern; /* str */
+    PyObject *pattern; /* str; or NULL */
+    PyObject *headers; /* bytes; or NULL */
     PyObject *payload; /* str, once it was asked for */
 };
 
@@ -26,28 +28,31 @@ static struct pn_py_notify *self_of(PyObject *self)
     return (struct pn_py_notify *) self;
 }
 
-PyObject *pn_py_notify_new(PyObject *channel, PyObject *pattern, PyObject *data,
+PyObject *pn_py_notify_new(PyObject *channel, PyObject *pattern, PyObject *data, PyObject *headers,
                            const struct pn_py_origin *origin)
 {
-    struct by_pattern *by = NULL;
-    if (pattern != NULL && (by = PyObject_New(struct by_pattern, by_pattern_type)) == NULL) {
-        Py_DECREF(data);
-        return NULL;
-    }
-    if (by != NULL) {
-        by->pattern = Py_NewRef(pattern);
-        by->payload = NULL;
+    struct extra *more = NULL;
+    if (__builtin_expect(pattern != NULL || headers != NULL, 0)) {
+        more = PyObject_New(struct extra, extra_type);
+        if (more == NULL) {
+            Py_XDECREF(headers);
+            Py_DECREF(data);
+            return NULL;
+        }
+        more->pattern = Py_XNewRef(pattern);
+        more->headers = headers;
+        more->payload = NULL;
     }
     struct pn_py_notify *n = PyObject_New(struct pn_py_notify, notify_type);
     if (n == NULL) {
-        Py_XDECREF((PyObject *) by);
+        Py_XDECREF((PyObject *) more);
         Py_DECREF(data);
         return NULL;
     }
     Py_INCREF(channel);
     n->channel = channel;
     n->data = data;
-    n->payload = (PyObject *) by;
+    n->payload = (PyObject *) more;
     n->seq = origin->seq;
     n->sender = origin->sender;
     n->index = origin->index;
@@ -66,20 +71,21 @@ static void destroy(PyObject *self)
     Py_DECREF(type);
 }
 
-static void destroy_by_pattern(PyObject *self)
+static void destroy_extra(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    Py_DECREF(((struct by_pattern *) self)->pattern);
-    Py_XDECREF(((struct by_pattern *) self)->payload);
+    Py_XDECREF(((struct extra *) self)->pattern);
+    Py_XDECREF(((struct extra *) self)->headers);
+    Py_XDECREF(((struct extra *) self)->payload);
     PyObject_Free(self);
     Py_DECREF(type);
 }
 
-/* NULL: it came by its channel. */
-static struct by_pattern *by_pattern_of(const struct pn_py_notify *n)
+/* NULL: it came by its channel, and has no headers. */
+static struct extra *extra_of(const struct pn_py_notify *n)
 {
-    bool is = n->payload != NULL && Py_IS_TYPE(n->payload, by_pattern_type);
-    return is ? (struct by_pattern *) n->payload : NULL;
+    bool is = n->payload != NULL && Py_IS_TYPE(n->payload, extra_type);
+    return is ? (struct extra *) n->payload : NULL;
 }
 
 /* A str or bytes-like object as bytes; a new reference. */
@@ -93,31 +99,50 @@ static PyObject *bytes_of(PyObject *data)
     return NULL;
 }
 
+/* A mapping as bytes, which pass as they are; empty for None.  A new reference. */
+static PyObject *headers_of(PyObject *headers)
+{
+    if (headers == Py_None)
+        return PyBytes_FromStringAndSize(NULL, 0);
+    if (PyBytes_CheckExact(headers))
+        return Py_NewRef(headers);
+    PyObject *encode = pn_py_import("pynotify._encoding", "encode_headers");
+    PyObject *bytes = encode == NULL ? NULL : PyObject_CallFunctionObjArgs(encode, headers, NULL);
+    Py_XDECREF(encode);
+    return bytes;
+}
+
 static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"channel", "payload", "pid",     "seq", "sent_ns",
-                            "sender",  "index",   "pattern", NULL};
-    PyObject *channel, *payload, *pattern = Py_None;
+    static char *names[] = {"channel", "payload", "pid",     "seq",     "sent_ns",
+                            "sender",  "index",   "pattern", "headers", NULL};
+    PyObject *channel, *payload, *pattern = Py_None, *headers = Py_None;
     struct pn_py_origin origin = {0};
     (void) type;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO|iKLKKO:Notify", names, &channel, &payload,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO|iKLKKOO:Notify", names, &channel, &payload,
                                      &origin.pid, &origin.seq, &origin.sent_ns, &origin.sender,
-                                     &origin.index, &pattern))
+                                     &origin.index, &pattern, &headers))
         return NULL;
     if (pattern != Py_None && !PyUnicode_Check(pattern)) {
         PyErr_SetString(PyExc_TypeError, "pattern must be str or None");
         return NULL;
     }
-    PyObject *data = bytes_of(payload);
-    if (data == NULL)
+    PyObject *data = bytes_of(payload), *made = NULL;
+    PyObject *encoded = data == NULL ? NULL : headers_of(headers);
+    if (encoded == NULL) {
+        Py_XDECREF(data);
         return NULL;
+    }
+    if (PyBytes_Size(encoded) == 0)
+        Py_CLEAR(encoded);
     PyObject *plain = PyUnicode_FromObject(channel); /* an object of a subclass may be in a cycle */
     PyObject *plain_pattern = pattern == Py_None ? NULL : PyUnicode_FromObject(pattern);
-    PyObject *made = NULL;
-    if (plain == NULL || (pattern != Py_None && plain_pattern == NULL))
+    if (plain == NULL || (pattern != Py_None && plain_pattern == NULL)) {
         Py_DECREF(data);
-    else
-        made = pn_py_notify_new(plain, plain_pattern, data, &origin);
+        Py_XDECREF(encoded);
+    } else {
+        made = pn_py_notify_new(plain, plain_pattern, data, encoded, &origin);
+    }
     Py_XDECREF(plain);
     Py_XDECREF(plain_pattern);
     return made;
@@ -128,8 +153,8 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 /* Borrowed; NULL with a UnicodeDecodeError. */
 static PyObject *text_of(struct pn_py_notify *n)
 {
-    struct by_pattern *by = by_pattern_of(n);
-    PyObject **text = by == NULL ? &n->payload : &by->payload;
+    struct extra *more = extra_of(n);
+    PyObject **text = more == NULL ? &n->payload : &more->payload;
     if (*text == NULL)
         *text = PyUnicode_DecodeUTF8(PyBytes_AsString(n->data), PyBytes_Size(n->data), NULL);
     return *text;
@@ -137,9 +162,31 @@ static PyObject *text_of(struct pn_py_notify *n)
 
 static PyObject *get_pattern(PyObject *self, void *unused)
 {
-    const struct by_pattern *by = by_pattern_of(self_of(self));
+    const struct extra *more = extra_of(self_of(self));
     (void) unused;
-    return Py_NewRef(by == NULL ? Py_None : by->pattern);
+    return Py_NewRef(more == NULL || more->pattern == NULL ? Py_None : more->pattern);
+}
+
+static PyObject *get_headers(PyObject *self, void *unused)
+{
+    const struct extra *more = extra_of(self_of(self));
+    (void) unused;
+    if (more == NULL || more->headers == NULL)
+        return PyDict_New();
+    PyObject *decode = pn_py_import("pynotify._encoding", "decode_headers");
+    PyObject *found =
+        decode == NULL ? NULL : PyObject_CallFunctionObjArgs(decode, more->headers, NULL);
+    Py_XDECREF(decode);
+    return found;
+}
+
+/* As they were sent: for what makes columns of messages. */
+static PyObject *get_raw_headers(PyObject *self, void *unused)
+{
+    const struct extra *more = extra_of(self_of(self));
+    (void) unused;
+    return more == NULL || more->headers == NULL ? PyBytes_FromStringAndSize(NULL, 0)
+                                                 : Py_NewRef(more->headers);
 }
 
 static PyObject *get_payload(PyObject *self, void *unused)
@@ -280,10 +327,12 @@ static PyObject *represent(PyObject *self)
 static PyObject *reduce(PyObject *self, PyObject *unused)
 {
     const struct pn_py_notify *n = self_of(self);
-    const struct by_pattern *by = by_pattern_of(n);
+    const struct extra *more = extra_of(n);
+    PyObject *pattern = more == NULL || more->pattern == NULL ? Py_None : more->pattern;
+    PyObject *headers = more == NULL || more->headers == NULL ? Py_None : more->headers;
     (void) unused;
-    return Py_BuildValue("O(OOiKLKKO)", notify_type, n->channel, n->data, n->pid, n->seq,
-                         n->sent_ns, n->sender, n->index, by == NULL ? Py_None : by->pattern);
+    return Py_BuildValue("O(OOiKLKKOO)", notify_type, n->channel, n->data, n->pid, n->seq,
+                         n->sent_ns, n->sender, n->index, pattern, headers);
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
@@ -308,6 +357,10 @@ static PyGetSetDef properties[] = {
      "Raises `PayloadDecodeError`, which is also a ValueError, when it is not UTF-8.",
      NULL},
     {"pattern", get_pattern, NULL, "The pattern by which it came; None: by its channel.", NULL},
+    {"headers", get_headers, NULL,
+     "The headers that it was sent with, str to str: a dict of the caller's own.", NULL},
+    {"raw_headers", get_raw_headers, NULL, "The same as bytes, as they were sent; empty: none.",
+     NULL},
     {"backend_id", get_backend_id, NULL, "The sender's backend slot.", NULL},
     {"order", get_order, NULL,
      "Sorts the messages that one connection has read in the order of their commits.", NULL},
@@ -320,14 +373,17 @@ static PyMethodDef methods[] = {
 };
 
 static const char notify_doc[] =
-    "Notify(channel, payload, pid=0, seq=0, sent_ns=0, sender=0, index=0, pattern=None)\n--\n\n"
+    "Notify(channel, payload, pid=0, seq=0, sent_ns=0, sender=0, index=0, pattern=None, "
+    "headers=None)\n--\n\n"
     "One notification, as psycopg's `Notify`: unpacks and compares as (channel, payload, pid).\n\n"
     "* `channel`: str\n"
     "* `payload`: str; `data`: the same as bytes\n"
     "* `pid`, `backend_id`: the sender's process and backend slot\n"
     "* `seq`: commit sequence number, one per commit, common to all databases\n"
     "* `sent_ns`: CLOCK_MONOTONIC at the sender's commit, nanoseconds\n"
-    "* `pattern`: the pattern by which it came; None: its channel is listened to itself\n\n"
+    "* `pattern`: the pattern by which it came; None: its channel is listened to itself\n"
+    "* `headers`: what it was sent with beside the payload, str to str; `raw_headers`: as bytes\n"
+    "\n"
     "Immutable; it hashes by its contents.";
 
 static PyType_Slot slots[] = {
@@ -347,18 +403,18 @@ static PyType_Slot slots[] = {
     {0, NULL},
 };
 
-static PyType_Slot by_pattern_slots[] = {
-    {Py_tp_dealloc, destroy_by_pattern},
+static PyType_Slot extra_slots[] = {
+    {Py_tp_dealloc, destroy_extra},
     {0, NULL},
 };
 
 int pn_py_add_notify(PyObject *module)
 {
-    static PyType_Spec by_pattern_spec = {
-        .name = "pynotify._hot.ByPattern",
-        .basicsize = sizeof(struct by_pattern),
+    static PyType_Spec extra_spec = {
+        .name = "pynotify._hot.Extra",
+        .basicsize = sizeof(struct extra),
         .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-        .slots = by_pattern_slots,
+        .slots = extra_slots,
     };
     static PyType_Spec spec = {
         .name = "pynotify.Notify",
@@ -366,8 +422,8 @@ int pn_py_add_notify(PyObject *module)
         .flags = Py_TPFLAGS_DEFAULT,
         .slots = slots,
     };
-    by_pattern_type = (PyTypeObject *) PyType_FromSpec(&by_pattern_spec); /* likewise */
-    PyObject *type = by_pattern_type == NULL ? NULL : PyType_FromSpec(&spec);
+    extra_type = (PyTypeObject *) PyType_FromSpec(&extra_spec); /* likewise */
+    PyObject *type = extra_type == NULL ? NULL : PyType_FromSpec(&spec);
     if (type == NULL)
         return -1;
     PyObject *names = Py_BuildValue("(sss)", "channel", "payload", "pid");

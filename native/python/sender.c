@@ -50,6 +50,30 @@ static bool sent(struct notifier *n, PyObject *channel, PyObject *payload, int *
     return !has_to_wait(*rc);
 }
 
+/* The same with headers, of which encode_headers() has made bytes. */
+static bool sent_with(struct notifier *n, PyObject *channel, PyObject *payload, PyObject *headers,
+                      int *rc)
+{
+    struct pn_py_text name, data = {"", 0};
+    struct pn_py_port *port;
+    uint64_t queued;
+    if (!ready(n, channel, &name, &port) || (payload != NULL && !pn_py_text_of(payload, &data)) ||
+        (uint64_t) data.len > UINT32_MAX || (uint64_t) PyBytes_Size(headers) > UINT32_MAX)
+        return false;
+    const uint32_t len = (uint32_t) data.len;
+    const pn_notify_in in = {.channel = name.at,
+                             .channel_len = (size_t) name.len,
+                             .payloads = data.at,
+                             .lens = &len,
+                             .n = 1,
+                             .headers = PyBytes_AsString(headers),
+                             .headers_len = (uint32_t) PyBytes_Size(headers)};
+    int before = pn_set_never_wait(1);
+    *rc = pn_notify_headers(port->conn, NULL, &in, &queued);
+    pn_set_never_wait(before);
+    return !has_to_wait(*rc);
+}
+
 /* The result of the core: nothing, or its error, or its notices logged.  0 or -1. */
 static int went(struct notifier *n, int rc)
 {
@@ -62,26 +86,50 @@ static int went(struct notifier *n, int rc)
     return checked == NULL ? -1 : 0;
 }
 
+static PyObject *finish_one(PyObject *self, int rc)
+{
+    if (went((struct notifier *) self, rc) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *send_one(PyObject *self, PyObject *channel, PyObject *payload)
 {
     int rc;
-    if (sent((struct notifier *) self, channel, payload, &rc)) {
-        if (went((struct notifier *) self, rc) < 0)
-            return NULL;
-        Py_RETURN_NONE;
-    }
+    if (sent((struct notifier *) self, channel, payload, &rc))
+        return finish_one(self, rc);
     return payload == NULL ? PyObject_CallMethod(self, "_notify", "O", channel)
                            : PyObject_CallMethod(self, "_notify", "OO", channel, payload);
 }
 
+static PyObject *send_with(PyObject *self, PyObject *channel, PyObject *payload, PyObject *headers)
+{
+    int rc;
+    PyObject *encode = pn_py_import("pynotify._encoding", "encode_headers");
+    PyObject *encoded = encode == NULL ? NULL : PyObject_CallFunctionObjArgs(encode, headers, NULL);
+    Py_XDECREF(encode);
+    if (encoded == NULL)
+        return NULL;
+    bool none = PyBytes_Size(encoded) == 0;
+    bool done = !none && sent_with((struct notifier *) self, channel, payload, encoded, &rc);
+    Py_DECREF(encoded);
+    if (none)
+        return send_one(self, channel, payload);
+    if (done)
+        return finish_one(self, rc);
+    return payload == NULL ? PyObject_CallMethod(self, "_notify", "OsO", channel, "", headers)
+                           : PyObject_CallMethod(self, "_notify", "OOO", channel, payload, headers);
+}
+
 static PyObject *notify(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
-    static char *known[] = {"channel", "payload", NULL};
-    PyObject *channel = n > 0 ? args[0] : NULL, *payload = n > 1 ? args[1] : NULL;
+    static char *known[] = {"channel", "payload", "headers", NULL};
+    PyObject *channel = n > 0 ? args[0] : NULL, *payload = n > 1 ? args[1] : NULL, *headers = NULL;
     if ((n < 1 || n > 2 || names != NULL) &&
-        pn_py_parse(args, n, names, "O|O:notify", known, &channel, &payload) < 0)
+        pn_py_parse(args, n, names, "O|O$O:notify", known, &channel, &payload, &headers) < 0)
         return NULL;
-    return send_one(self, channel, payload);
+    return headers == NULL || headers == Py_None ? send_one(self, channel, payload)
+                                                 : send_with(self, channel, payload, headers);
 }
 
 /* ---- notify_many() --------------------------------------------------------------------------- */
@@ -131,20 +179,20 @@ static int send_many(struct notifier *n, PyObject *channel, PyObject *payloads, 
 
 static PyObject *notify_many(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *known[] = {"channel", "payloads", "dedup", NULL};
-    PyObject *channel, *payloads, *dedup = Py_True;
+    static char *known[] = {"channel", "payloads", "dedup", "headers", NULL};
+    PyObject *channel, *payloads, *dedup = Py_True, *headers = Py_None;
     uint64_t queued = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$O:notify_many", known, &channel, &payloads,
-                                     &dedup))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$OO:notify_many", known, &channel, &payloads,
+                                     &dedup, &headers))
         return NULL;
     int done = 0;
-    if (dedup == Py_True || dedup == Py_False)
+    if (headers == Py_None && (dedup == Py_True || dedup == Py_False))
         done = send_many((struct notifier *) self, channel, payloads, dedup == Py_True, &queued);
     if (done < 0)
         return NULL;
     if (done > 0)
         return PyLong_FromUnsignedLongLong(queued);
-    return PyObject_CallMethod(self, "_notify_many", "OOO", channel, payloads, dedup);
+    return PyObject_CallMethod(self, "_notify_many", "OOOO", channel, payloads, dedup, headers);
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
@@ -156,17 +204,19 @@ static PyMemberDef members[] = {
 };
 
 static const char notify_doc[] =
-    "notify($self, /, channel, payload='')\n--\n\n"
+    "notify($self, /, channel, payload='', *, headers=None)\n--\n\n"
     "Send a notification; outside a transaction it is committed at once.\n\n"
     "`channel`: 1 to 63 bytes of UTF-8 without NUL, else `InvalidChannelName`.  `payload`:\n"
     "str (sent as UTF-8) or bytes-like, at most 7999 bytes, else `PayloadTooLong`; both\n"
-    "limits are options of the segment.  Raises `QueueFull`, at commit inside a transaction.";
+    "limits are options of the segment.  `headers`: str to str, which go along beside the\n"
+    "payload (`Notify.headers`).  Raises `QueueFull`, at commit inside a transaction.";
 
 static const char notify_many_doc[] =
-    "notify_many($self, /, channel, payloads, *, dedup=True)\n--\n\n"
+    "notify_many($self, /, channel, payloads, *, dedup=True, headers=None)\n--\n\n"
     "Send any number of notifications on one channel, all or none.\n\n"
     "Outside a transaction they are one of their own.  `dedup=False` keeps duplicates among\n"
-    "them.  Returns how many are left after collapsing, heard or not.  Errors as `notify`.";
+    "them; each has the `headers`.  Returns how many are left after collapsing, heard or not.\n"
+    "Errors as `notify`.";
 
 static PyMethodDef methods[] = {
     {"notify_many", (PyCFunction) (void (*)(void)) notify_many, METH_VARARGS | METH_KEYWORDS,

@@ -7,12 +7,15 @@ telemetry.publish(topic, body)  # a span "publish jobs"; its context goes along 
 
 consumer.run(telemetry.handler(channel, work))  # a span "process jobs" in the same trace
 
+telemetry.notify(conn, "orders", "7")  # the same of a notification: a span "publish orders"
+
+conn.add_notify_handler(telemetry.notification_handler(work))  # "process orders", in each listener
+
 telemetry.observe("app")  # the figures of the segment as metrics
 ```
 
 Spans and attributes follow the semantic conventions for messaging.  The context is in the headers
 that the propagator writes (`traceparent`), so programs in other languages find it there as well.
-Notifications have no headers: put the context into their payload yourself.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from opentelemetry import metrics, propagate, trace
 
 from pynotify._engine import open as open_segment
+from pynotify._types import Notify
 from pynotify.contrib import _figures
 from pynotify.errors import Error
 
@@ -38,7 +42,9 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
     from typing_extensions import Buffer
 
-    from pynotify._types import EngineStat
+    from pynotify._async_connection import AsyncConnection
+    from pynotify._connection import Connection
+    from pynotify._types import EngineStat, Gap
     from pynotify.topics import (
         AsyncChannel,
         AsyncMessage,
@@ -66,6 +72,27 @@ def _length(body: str | Buffer) -> int:
     return len(body.encode()) if isinstance(body, str) else memoryview(body).nbytes
 
 
+def _inside(span: Callable[[Any], contextlib.AbstractContextManager[object]], function: _F) -> _F:
+    """`function(message)`, which may be a coroutine function, in that span of the message."""
+    call: Any
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call(message: Any) -> Any:
+            with span(message):
+                return await function(message)
+
+    else:
+
+        @functools.wraps(function)
+        def call(message: Any) -> Any:
+            with span(message):
+                return function(message)
+
+    handled: _F = call
+    return handled
+
+
 class Telemetry:
     """Spans of publishing and processing, and metrics of segments.
 
@@ -87,17 +114,17 @@ class Telemetry:
 
     @contextlib.contextmanager
     def _publishing(
-        self, topic: Topic | AsyncTopic, body: str | Buffer, headers: Mapping[str, str] | None
+        self, name: str, body: str | Buffer, headers: Mapping[str, str] | None
     ) -> Iterator[tuple[Span, dict[str, str]]]:
         attributes: dict[str, str | int] = {
             "messaging.system": "pynotify",
             "messaging.operation.name": "publish",
             "messaging.operation.type": "send",
-            "messaging.destination.name": topic.name,
+            "messaging.destination.name": name,
             "messaging.message.body.size": _length(body),
         }
         with self._tracer.start_as_current_span(
-            f"publish {topic.name}", kind=trace.SpanKind.PRODUCER, attributes=attributes
+            f"publish {name}", kind=trace.SpanKind.PRODUCER, attributes=attributes
         ) as span:
             carried = dict(headers or {})
             (self._propagator or propagate.get_global_textmap()).inject(carried)
@@ -112,7 +139,7 @@ class Telemetry:
         **options: Any,
     ) -> str:
         """`topic.publish` in a span of its own, whose context goes along in the headers."""
-        with self._publishing(topic, body, headers) as (span, carried):
+        with self._publishing(topic.name, body, headers) as (span, carried):
             found = topic.publish(body, headers=carried, **options)
             span.set_attribute("messaging.message.id", found)
         return found
@@ -126,10 +153,37 @@ class Telemetry:
         **options: Any,
     ) -> str:
         """The same with a topic of asyncio."""
-        with self._publishing(topic, body, headers) as (span, carried):
+        with self._publishing(topic.name, body, headers) as (span, carried):
             found = await topic.publish(body, headers=carried, **options)
             span.set_attribute("messaging.message.id", found)
         return found
+
+    def notify(
+        self,
+        conn: Connection,
+        channel: str,
+        payload: str | Buffer = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`conn.notify` in a span of its own, whose context goes along in the headers.
+
+        Of equal notifications of a transaction the first is sent, with the context of its span.
+        """
+        with self._publishing(channel, payload, headers) as (_, carried):
+            conn.notify(channel, payload, headers=carried)
+
+    async def notify_async(
+        self,
+        conn: AsyncConnection,
+        channel: str,
+        payload: str | Buffer = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """The same with a connection of asyncio."""
+        with self._publishing(channel, payload, headers) as (_, carried):
+            await conn.notify(channel, payload, headers=carried)
 
     @contextlib.contextmanager
     def process(
@@ -150,7 +204,32 @@ class Telemetry:
             "messaging.message.body.size": len(message.body),
             "pynotify.message.attempts": message.attempts,
         }
-        context = (self._propagator or propagate.get_global_textmap()).extract(message.headers)
+        with self._processing(name, message.headers, attributes) as span:
+            yield span
+
+    @contextlib.contextmanager
+    def process_notification(self, message: Notify) -> Iterator[Span]:
+        """The same around what a listener does with a notification.
+
+        Each listener has a span of its own.
+        """
+        attributes: dict[str, str | int] = {
+            "messaging.system": "pynotify",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": message.channel,
+            "messaging.message.body.size": len(message.data),
+        }
+        if message.pattern is not None:
+            attributes["messaging.destination.template"] = message.pattern
+        with self._processing(message.channel, message.headers, attributes) as span:
+            yield span
+
+    @contextlib.contextmanager
+    def _processing(
+        self, name: str, headers: Mapping[str, str], attributes: Mapping[str, str | int]
+    ) -> Iterator[Span]:
+        context = (self._propagator or propagate.get_global_textmap()).extract(headers)
         with self._tracer.start_as_current_span(
             f"process {name}",
             context=context,
@@ -161,23 +240,18 @@ class Telemetry:
 
     def handler(self, channel: Channel | AsyncChannel, function: _F) -> _F:
         """`function(message)`, which may be a coroutine function, in the span of `process`."""
-        call: Any
-        if inspect.iscoroutinefunction(function):
+        return _inside(lambda message: self.process(channel, message), function)
 
-            @functools.wraps(function)
-            async def call(message: Any) -> Any:
-                with self.process(channel, message):
-                    return await function(message)
+    def notification_handler(self, function: _F) -> _F:
+        """The same in the span of `process_notification`; a Gap is handed on without one."""
+        return _inside(self._process_what_came, function)
 
-        else:
-
-            @functools.wraps(function)
-            def call(message: Any) -> Any:
-                with self.process(channel, message):
-                    return function(message)
-
-        handled: _F = call
-        return handled
+    def _process_what_came(
+        self, message: Notify | Gap
+    ) -> contextlib.AbstractContextManager[Span | None]:
+        if isinstance(message, Notify):
+            return self.process_notification(message)
+        return contextlib.nullcontext()
 
     # ---- metrics ---------------------------------------------------------------------------
 

@@ -1,17 +1,17 @@
-"""What a message carries, as bytes: its body, its headers; and the ids of messages as text."""
+"""What a message carries, as bytes; and the ids of messages as text."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from pynotify._encoding import encode_headers
 from pynotify._ffi import ffi
 from pynotify.topics._options import positive_to_ns, seconds_to_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from typing_extensions import Buffer
 
@@ -28,33 +28,6 @@ def encode_body(body: str | Buffer) -> bytes:
         return bytes(memoryview(body))
     except TypeError:
         raise TypeError(f"body must be str or bytes-like, not {type(body).__name__}") from None
-
-
-def encode_headers(headers: Mapping[str, str] | None) -> bytes:
-    """The headers as JSON; nothing for no headers."""
-    if not headers:
-        return b""
-    if not isinstance(headers, Mapping):
-        raise TypeError(f"headers must be a mapping, not {type(headers).__name__}")
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"a header is a str and has a str, not {name!r}: {value!r}")
-    return json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":")).encode(
-        "utf-8", "surrogatepass"
-    )
-
-
-def decode_headers(data: bytes) -> dict[str, str]:
-    """The headers that encode_headers() or another program made; strange ones are left out."""
-    if not data:
-        return {}
-    try:
-        found = json.loads(data.decode("utf-8", "surrogatepass"))
-    except ValueError:
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 class MessageIn:

@@ -9,9 +9,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
+from pynotify._encoding import decode_headers
 from pynotify._ffi import again, ffi, lib
 from pynotify.errors import MessageNotInFlight, NotOwner, SyncFailed
-from pynotify.topics._content import decode_headers
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -20,7 +20,7 @@ from bridge.conftest import NewBridge, NewBridgeProcess
 from listening import hear as hear_in_worker
 from listening import listen
 from pubsub.server import Server
-from receiving import wait_until
+from receiving import PATIENCE, wait_until
 from sessions import Connect, EngineFactory, NewWorker
 
 
@@ -300,3 +300,19 @@ def test_its_life(engine_name: str, postgres: Server, channel: str) -> None:
     bridge.close()
     with pytest.raises(pynotify.InterfaceError):
         bridge.run()
+
+
+def test_headers_stay_here(
+    both: Bridge, conn: pynotify.Connection, postgres: Server, channel: str
+) -> None:
+    """NOTIFY of PostgreSQL has no place for them: the payload goes alone."""
+    conn.listen(channel, wait_upstream=True)
+    with listening(postgres, channel) as upstream:
+        conn.notify(channel, "x", headers={"k": "v"})
+        conn.notify_many(channel, ["y", "z"], headers={"k": "v"})
+        assert hear(upstream, 3) == ["x", "y", "z"]
+        hear_nothing_but(upstream, channel)
+    heard = list(conn.notifies(timeout=PATIENCE, stop_after=4))
+    assert [(n.payload, n.headers) for n in heard] == [  # type: ignore[union-attr]
+        ("x", {"k": "v"}), ("y", {"k": "v"}), ("z", {"k": "v"}), ("the end", {}),
+    ]  # fmt: skip

@@ -217,3 +217,108 @@ def test_metrics(
     where = (segment_name, "default", "jobs", "workers")
     assert found["pynotify.topic_channel_depth"] == {where: 0}
     assert found["pynotify.topic_channel_finished"] == {where: 1}
+
+
+# ---- notifications -------------------------------------------------------------------------------
+
+
+def test_a_notification_carries_the_trace(
+    conn: pynotify.Connection, segment_name: str, telemetry: Telemetry, spans: Spans
+) -> None:
+    """Each of its listeners has a span, whose parent is the sender's."""
+    tracer = trace.get_tracer("test", tracer_provider=spans.provider)
+    with pynotify.connect(segment_name) as other:
+        conn.listen("orders")
+        other.listen_pattern("ord*")
+        with tracer.start_as_current_span("request"):
+            telemetry.notify(conn, "orders", "grün", headers={"kind": "x"})
+        for listener in (conn, other):
+            (message,) = listener.poll()
+            assert message == ("orders", "grün", conn.pid)
+            assert isinstance(message, pynotify.Notify)
+            assert message.headers["kind"] == "x"
+            with telemetry.process_notification(message) as span:
+                assert trace.get_current_span() is span
+    published, request, *processed = spans.finished()
+    assert (published.name, published.kind) == ("publish orders", trace.SpanKind.PRODUCER)
+    assert published.parent.span_id == request.context.span_id
+    assert dict(published.attributes) == {
+        "messaging.system": "pynotify",
+        "messaging.operation.name": "publish",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "orders",
+        "messaging.message.body.size": 5,
+    }
+    for span in processed:
+        assert (span.name, span.kind) == ("process orders", trace.SpanKind.CONSUMER)
+        assert span.parent.span_id == published.context.span_id
+    common = {
+        "messaging.system": "pynotify",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "orders",
+        "messaging.message.body.size": 5,
+    }
+    assert [dict(span.attributes) for span in processed] == [
+        common,
+        {**common, "messaging.destination.template": "ord*"},
+    ]
+
+
+def test_a_handler_of_notifications(
+    conn: pynotify.Connection, telemetry: Telemetry, spans: Spans
+) -> None:
+    """What it raises is recorded, and goes on; a Gap has no span."""
+
+    def refuse(message: pynotify.Notify | pynotify.Gap) -> str:
+        if isinstance(message, pynotify.Gap):
+            return message.reason
+        raise ValueError(message.payload)
+
+    handle = telemetry.notification_handler(refuse)
+    assert handle.__name__ == "refuse"
+    conn.listen("c")
+    telemetry.notify(conn, "c", "bad")
+    (message,) = conn.poll()
+    with pytest.raises(ValueError, match="bad"):
+        handle(message)
+    assert handle(pynotify.Gap(1, "overflow")) == "overflow"
+    published, processed = spans.finished()
+    assert processed.parent.span_id == published.context.span_id
+    assert processed.status.status_code is trace.StatusCode.ERROR
+
+
+def test_notifications_in_a_transaction(
+    conn: pynotify.Connection, telemetry: Telemetry, spans: Spans
+) -> None:
+    """The trace changes nothing of what is sent: equal ones are one, of the first span."""
+    conn.listen("c")
+    with conn.transaction():
+        telemetry.notify(conn, "c", "x")
+        telemetry.notify(conn, "c", "x")
+    (message,) = conn.poll()
+    assert isinstance(message, pynotify.Notify)
+    with telemetry.process_notification(message):
+        pass
+    first, _second, processed = spans.finished()
+    assert processed.parent.span_id == first.context.span_id
+
+
+def test_notifications_with_asyncio(segment_name: str, telemetry: Telemetry, spans: Spans) -> None:
+    async def main() -> None:
+        async with await pynotify.AsyncConnection.connect(segment_name) as conn:
+            await conn.listen("c")
+            await telemetry.notify_async(conn, "c", "x")
+            seen: list[str] = []
+
+            async def work(message: pynotify.Notify) -> None:
+                seen.append(message.payload)
+
+            async for message in conn.notifies(stop_after=1, timeout=20):
+                assert isinstance(message, pynotify.Notify)
+                await telemetry.notification_handler(work)(message)
+            assert seen == ["x"]
+
+    asyncio.run(main())
+    published, processed = spans.finished()
+    assert processed.parent.span_id == published.context.span_id

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -393,6 +393,47 @@ def test_events_of_a_gap_and_of_lines(segment_name: str) -> None:
     rest = [each for each in rest if each != ": ping\n\n"]
     assert rest[-1].startswith("id: ")
     assert rest[-1].endswith("\ndata: two\ndata: lines\n\n")
+
+
+def test_events_by_sse_starlette(segment_name: str) -> None:
+    """Its response sends what a member gets, and a member is gone with its client."""
+    sse = pytest.importorskip("sse_starlette")
+
+    async def run() -> list[bytes]:
+        async with Broadcast(segment_name) as broadcast:
+            joined, sent = asyncio.Event(), asyncio.Queue[dict[str, Any]]()
+
+            async def stream() -> AsyncIterator[dict[str, str]]:
+                async with broadcast.join("c", identity="ann") as member:
+                    joined.set()
+                    async for message in member:
+                        assert not isinstance(message, pynotify.Gap)
+                        yield {"id": message.id, "data": message.data}
+
+            gone = asyncio.Event()
+
+            async def receive() -> dict[str, str]:
+                await gone.wait()
+                return {"type": "http.disconnect"}
+
+            response = sse.EventSourceResponse(stream(), ping=3600)
+            scope = {"type": "http", "method": "GET", "headers": []}
+            serving = asyncio.create_task(response(scope, receive, sent.put))
+            async with asyncio.timeout(PATIENCE):
+                await joined.wait()
+                for text in ("one", "two\nlines"):
+                    await broadcast.publish("c", text)
+                found = [await sent.get() for _ in range(3)]
+                gone.set()
+                await serving
+                while await broadcast.present("c"):
+                    await asyncio.sleep(0.002)
+        return [each["body"] for each in found[1:]]
+
+    first, second = asyncio.run(run())
+    assert first.startswith(b"id: ")
+    assert first.endswith(b"\r\ndata: one\r\n\r\n")
+    assert second.endswith(b"\r\ndata: two\r\ndata: lines\r\n\r\n")
 
 
 def test_bad_arguments(segment_name: str) -> None:

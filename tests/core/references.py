@@ -64,6 +64,18 @@ def columns_pickled() -> None:
     assert pickle.loads(pickle.dumps(plain.poll_batch())).payloads() == [b"x"]
 
 
+def with_headers() -> None:
+    plain.notify("c", "payload", headers={"k": "v"})
+    plain.notify_many("c", ["a", b"b"], headers={"k": "v"})
+    for message in plain.poll():
+        assert isinstance(message, pynotify.Notify)
+        assert message.headers == {"k": "v"} and message.payload
+        assert pickle.loads(pickle.dumps(message)).headers
+    plain.notify("c", "payload", headers={"k": "v"})
+    received = plain.poll_batch()
+    assert received.headers(0) and pickle.loads(pickle.dumps(received)).headers(0)
+
+
 def routed() -> None:
     conn.notify("s", "x")
     conn.notify("d", "y")
@@ -93,6 +105,9 @@ def errors() -> None:
     wrong(lambda: plain.notify("c", "x" * 80_000))
     wrong(lambda: plain.notify("c", 1))  # type: ignore[arg-type]
     wrong(lambda: plain.notify("c", "x", pay=1))  # type: ignore[call-arg]
+    wrong(lambda: plain.notify("c", "x", headers={"k": 1}))  # type: ignore[dict-item]
+    wrong(lambda: plain.notify("c", "x", headers={"k": "x" * 70_000}))
+    wrong(lambda: pynotify.Notify("c", "x", headers=1))  # type: ignore[arg-type]
     wrong(lambda: plain.notify_many("c", ["x", 1]))  # type: ignore[list-item]
     wrong(lambda: plain.notify_many("c", ["\ud800"]))
     wrong(lambda: plain.poll("x"))  # type: ignore[arg-type]
@@ -111,8 +126,8 @@ def value_of_a_message() -> None:
 
 
 TRIED: list[Callable[[], None]] = [
-    notify_and_poll, batch, large_batch, columns_pickled, routed, transaction, job, errors,
-    value_of_a_message,
+    notify_and_poll, batch, large_batch, columns_pickled, with_headers, routed, transaction, job,
+    errors, value_of_a_message,
 ]  # fmt: skip
 
 

@@ -403,10 +403,15 @@ def without_memory_at(place: int, call: Callable[[], Any]) -> tuple[Any, bool]:
     return result, False
 
 
+@pytest.mark.parametrize("headers", [None, {"k": "v"}], ids=["plain", "headers"])
 @pytest.mark.parametrize("number", [2, 40], ids=["few", "many"])
 @pytest.mark.parametrize("how", RECEIVE)
 def test_no_memory_at_any_place(
-    segment_name: str, engine: pynotify.Engine, how: str, number: int
+    segment_name: str,
+    engine: pynotify.Engine,
+    how: str,
+    number: int,
+    headers: dict[str, str] | None,
 ) -> None:
     """Receiving raises MemoryError or not; nothing is lost, and nothing comes twice."""
 
@@ -417,7 +422,7 @@ def test_no_memory_at_any_place(
             failures = 0
             for place in range(1, 80 + 2 * number):
                 sent = [f"{place} {i}" for i in range(number)]
-                conn.notify_many("c", sent)
+                conn.notify_many("c", sent, headers=headers)
                 got, failed = without_memory_at(place, lambda: RECEIVE[how](conn))
                 failures += failed
                 got = list(got or []) + conn.poll()
@@ -535,6 +540,7 @@ def test_an_interrupted_poll_is_gone_on_with(conn: pynotify.Connection) -> None:
 SEND: dict[str, Callable[[pynotify.Connection, str], object]] = {
     "notify": lambda conn, text: conn.notify("c", text),
     "notify_many": lambda conn, text: conn.notify_many("c", [text]),
+    "headers": lambda conn, text: conn.notify("c", text, headers={"k": text}),
 }
 
 
@@ -747,4 +753,4 @@ def test_no_call_leaves_references_behind(make_engine: EngineFactory) -> None:
     program = ROOT / "tests" / "core" / "references.py"
     command = [sys.executable, str(program), make_engine(max_payload=70_000).name]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("9 tried\n", "")
+    assert (done.stdout, done.stderr) == ("10 tried\n", "")

@@ -32,6 +32,7 @@ some_channels = st.lists(channels, max_size=3)
 some_patterns = st.lists(st.sampled_from(["*", "[ab]", "a", "?", "é*", "c"]), max_size=3)
 payloads = st.sampled_from(["", "1", "2", "3", "x" * 3000, "y" * 7999])
 some_payloads = st.lists(payloads, max_size=6)
+some_headers = st.sampled_from([{}, {}, {"k": "v"}, {"é": "x" * 700, "": ""}])
 names = st.sampled_from(["s", "t"])
 databases = st.sampled_from(["one", "two"])
 limits = st.one_of(st.none(), st.integers(1, 3))
@@ -104,18 +105,20 @@ class Schedule(RuleBasedStateMachine):
         session.unlisten_all()
         model.unlisten_all()
 
-    @rule(place=places, channel=channels, payload=payloads)
-    def notify(self, place: int, channel: str, payload: str) -> None:
+    @rule(place=places, channel=channels, payload=payloads, headers=some_headers)
+    def notify(self, place: int, channel: str, payload: str, headers: dict[str, str]) -> None:
         session, model = self.both(place)
-        session.notify(channel, payload)
-        model.notify(channel, payload)
+        session.notify(channel, payload, headers=headers)
+        model.notify(channel, payload, headers)
 
-    @rule(place=places, channel=channels, payloads=some_payloads)
-    def notify_many(self, place: int, channel: str, payloads: list[str]) -> None:
+    @rule(place=places, channel=channels, payloads=some_payloads, headers=some_headers)
+    def notify_many(
+        self, place: int, channel: str, payloads: list[str], headers: dict[str, str]
+    ) -> None:
         session, model = self.both(place)
         alone = not model.in_transaction
-        queued = session.notify_many(channel, payloads)
-        model.notify_many(channel, payloads)
+        queued = session.notify_many(channel, payloads, headers=headers)
+        model.notify_many(channel, payloads, headers)
         if alone:
             assert queued == len(set(payloads))
 
@@ -178,8 +181,8 @@ class Schedule(RuleBasedStateMachine):
             assert session.wait(10) is True
 
     def compare(self, heard: list[Heard], expected: list[Message]) -> None:
-        assert [(message.channel, message.payload, message.pattern) for message in heard] == [
-            (message.channel, message.payload, message.pattern) for message in expected
+        assert [(each.channel, each.payload, each.pattern, each.headers) for each in heard] == [
+            (each.channel, each.payload, each.pattern, each.headers) for each in expected
         ]
         for real, model in zip(heard, expected, strict=True):
             assert (real.pid, real.backend_id) == self.senders[model.sender]

@@ -17,6 +17,7 @@ from gateway.wire import Client
 from programs import require_module
 from pubsub.objects import objects, random_objects, take
 from pubsub.server import Server, own_postgres
+from receiving import PATIENCE
 
 __all__ = ["new_bridge", "own_postgres"]
 
@@ -60,6 +61,24 @@ def test_postgres_and_clients_hear_each_other_once(
         # What upstream sends comes next, here and there: nothing has come back.
         hear_nothing_but(upstream, "gw-br")
         assert client.notification().payload == "the end"
+
+
+def test_clients_get_payloads_without_headers(
+    engine: pynotify.Engine, client: Client, gateway: Running
+) -> None:
+    """The protocol of PostgreSQL has no place for them."""
+    client.ask("LISTEN c")
+    with engine.connect() as conn:
+        conn.listen("c")
+        conn.notify("c", "x", headers={"k": "v"})
+        conn.notify_many("c", ["y"], headers={"k": "v"})
+        assert [client.notification() for _ in range(2)] == [
+            (conn.pid, "c", "x"),
+            (conn.pid, "c", "y"),
+        ]
+        client.ask("NOTIFY c, 'z'")
+        heard = [next(conn.notifies(timeout=PATIENCE)) for _ in range(3)]
+        assert [n.headers for n in heard] == [{"k": "v"}, {"k": "v"}, {}]  # type: ignore[union-attr]
 
 
 def test_a_lost_upstream_ends_the_sessions_that_listen(

@@ -2,13 +2,13 @@
 
 FastStream's own cases of any broker are `tests/brokers/base` of its repository, which no
 distribution of it carries.  So they are written again, under their names, each for a channel and a
-topic, over a segment and in memory (test_faststream_consume.py, _publish, _router, _testclient).
+topic, over a segment and in memory (test_faststream_consume.py, _publish, _router, _testclient,
+_fastapi).
 Left out are:
 
     address.py: names are no patterns here
     exception_handlers.py, of an option that 0.7.8 does not have
     option_surface.py, of options that FastStream's own brokers have in common
-    fastapi.py: there is no router for FastAPI
     driver_annotations.py: there is no table of annotations
     of connection.py the arguments that are a server's address
     of middlewares.py what looks into ExceptionMiddleware, and its order of classes

@@ -8,6 +8,7 @@ before it reads; by its channel, or else by the pattern that was listened to fir
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ class Message(NamedTuple):
     sender: int
     commit: int
     pattern: str | None = None
+    headers: dict[str, str] | None = None
 
 
 class Key(NamedTuple):
@@ -38,16 +40,16 @@ class Level:
 
     name: str | None = None
     actions: list[tuple[str, Key]] = field(default_factory=list)
-    notifications: list[tuple[str, str]] = field(default_factory=list)
+    #: With the headers of the first of those that are equal.
+    notifications: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
 
-    def notify(self, channel: str, payload: str) -> None:
-        if (channel, payload) not in self.notifications:
-            self.notifications.append((channel, payload))
+    def notify(self, channel: str, payload: str, headers: Mapping[str, str]) -> None:
+        self.notifications.setdefault((channel, payload), headers)
 
     def absorb(self, child: Level) -> None:
         self.actions += child.actions
-        for notification in child.notifications:
-            self.notify(*notification)
+        for notification, headers in child.notifications.items():
+            self.notify(*notification, headers)
 
 
 class Model:
@@ -112,15 +114,15 @@ class ModelConnection:
         if alone:
             self.commit()
 
-    def notify(self, channel: str, payload: str) -> None:
-        self.notify_many(channel, [payload])
+    def notify(self, channel: str, payload: str, headers: Mapping[str, str]) -> None:
+        self.notify_many(channel, [payload], headers)
 
-    def notify_many(self, channel: str, payloads: list[str]) -> None:
+    def notify_many(self, channel: str, payloads: list[str], headers: Mapping[str, str]) -> None:
         alone = not self.levels
         if alone:
             self.begin()
         for payload in payloads:
-            self.levels[-1].notify(channel, payload)
+            self.levels[-1].notify(channel, payload, headers)
         if alone:
             self.commit()
 
@@ -163,8 +165,16 @@ class ModelConnection:
             if connection.database == self.database:
                 connection.inbox += [
                     message
-                    for channel, payload in level.notifications
-                    for message in [Message(channel, payload, self.number, self._model.commits)]
+                    for (channel, payload), headers in level.notifications.items()
+                    for message in [
+                        Message(
+                            channel,
+                            payload,
+                            self.number,
+                            self._model.commits,
+                            headers=dict(headers),
+                        )
+                    ]
                     if connection._owed_by(message) is not None
                 ]
 

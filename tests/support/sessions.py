@@ -133,12 +133,19 @@ class Heard(NamedTuple):
     backend_id: int
     seq: int
     pattern: str | None
+    headers: dict[str, str]
 
 
 def plain(value: Any) -> Any:
     if isinstance(value, pynotify.Notify):
         return Heard(
-            value.channel, value.payload, value.pid, value.backend_id, value.seq, value.pattern
+            value.channel,
+            value.payload,
+            value.pid,
+            value.backend_id,
+            value.seq,
+            value.pattern,
+            value.headers,
         )
     if isinstance(value, list):
         return [plain(item) for item in value]

@@ -29,6 +29,8 @@ PN_API void pn_batch_free(pn_batch *batch)
     free(batch->sender);
     free(batch->channel);
     free(batch->pattern);
+    free(batch->headers_offset);
+    free(batch->headers);
     free(batch->routes);
     free(batch->offset);
     free(batch->data);

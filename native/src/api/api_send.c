@@ -79,6 +79,12 @@ static int check_many(pn_txn *txn, const char *channel, size_t channel_len,
 {
     int rc = pn_check_channel(txn->conn, channel, channel_len);
     const char *payload = payloads->bytes;
+    if (rc == 0 && payloads->headers_len > PN_NOTIFY_HEADERS_MAX)
+        return pn_fail(PN_EPAYLOAD,
+                       "headers too long\n"
+                       "They have %u bytes; a notification takes %u. Send large things as its "
+                       "payload.",
+                       payloads->headers_len, PN_NOTIFY_HEADERS_MAX);
     for (size_t i = 0; rc == 0 && i < payloads->n; i++) {
         rc = pn_check_payload(txn->conn, payloads->lens[i]);
         if (rc == 0)
@@ -108,25 +114,42 @@ static int add_many(pn_txn *txn, const char *channel, size_t channel_len,
                                             queued);
 }
 
-PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_t channel_len,
-                          const void *payloads, const uint32_t *lens, size_t n, int dedup,
-                          uint64_t *queued)
+static int notify_all(pn_conn *conn, pn_txn *txn, const char *channel, size_t channel_len,
+                      const struct pn_payloads *payloads, int dedup, uint64_t *queued)
 {
     pn_txn *own = NULL;
-    const struct pn_payloads many = {.bytes = payloads, .lens = lens, .n = n};
     *queued = 0;
     if (txn != NULL)
-        return add_many(txn, channel, channel_len, &many, dedup != 0, queued);
+        return add_many(txn, channel, channel_len, payloads, dedup != 0, queued);
     int rc = pn_txn_new(conn, &own);
     if (rc != 0)
         return rc;
-    rc = check_many(own, channel, channel_len, &many);
+    rc = check_many(own, channel, channel_len, payloads);
     if (rc == 0)
-        rc = pn_pending_borrow_many(&own->pending, channel, channel_len, &many, dedup != 0, queued);
+        rc = pn_pending_borrow_many(&own->pending, channel, channel_len, payloads, dedup != 0,
+                                    queued);
     if (rc == 0)
         rc = pn_async_commit(own);
     free_txn(own);
     return rc;
+}
+
+PN_API int pn_notify_many(pn_conn *conn, pn_txn *txn, const char *channel, size_t channel_len,
+                          const void *payloads, const uint32_t *lens, size_t n, int dedup,
+                          uint64_t *queued)
+{
+    const struct pn_payloads many = {.bytes = payloads, .lens = lens, .n = n};
+    return notify_all(conn, txn, channel, channel_len, &many, dedup, queued);
+}
+
+PN_API int pn_notify_headers(pn_conn *conn, pn_txn *txn, const pn_notify_in *in, uint64_t *queued)
+{
+    const struct pn_payloads many = {.bytes = in->payloads,
+                                     .lens = in->lens,
+                                     .n = in->n,
+                                     .headers = in->headers,
+                                     .headers_len = in->headers_len};
+    return notify_all(conn, txn, in->channel, in->channel_len, &many, in->keep_equal == 0, queued);
 }
 
 /* ---- transactions ---------------------------------------------------------------------------- */

@@ -204,7 +204,7 @@ int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t
     uint32_t index = *(volatile const uint32_t *) &qe->channel_hash;
     uint64_t value = qe->chan_seq;
     int64_t sent_ns = *(volatile const int64_t *) &qe->sent_ns;
-    uint16_t kind = *(volatile const uint16_t *) &qe->kind;
+    uint8_t kind = *(volatile const uint8_t *) &qe->kind;
     if (kind >= PN_ENTRY_PUBLISH && kind <= PN_ENTRY_BURY)
         return 0; /* redo of topics: nothing for a reader */
     if (kind != PN_ENTRY_GENERATION)

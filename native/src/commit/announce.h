@@ -15,6 +15,8 @@ struct pn_commit {
     const unsigned char *arena; /* payload_off of the events is relative to it */
     struct pn_pending_event *events;
     size_t nevents;
+    const struct pn_pending_headers *headers; /* of some of them */
+    size_t nheaders;
     struct pn_pending_channel *channels;
     size_t nchannels;
     struct pn_pending_bump *bumps; /* each counter once */

@@ -103,6 +103,23 @@ static bool is_heard(const struct GlobalChannelEntry *e)
     return e != NULL && (e->numListeners > 0 || e->staged > 0);
 }
 
+/* The end of the queue behind the events that may be heard. */
+__attribute__((always_inline)) static inline QueuePosition
+place_events(const struct pn_commit *c, QueuePosition pos, bool headed)
+{
+    const struct pn_segment *seg = c->conn->seg;
+    for (size_t i = 0, at = 0; i < c->nevents; i++) {
+        const struct pn_pending_channel *ch = &c->channels[c->events[i].channel];
+        if (!ch->heard && !ch->matched)
+            continue;
+        uint64_t length = pn_entry_length(
+            ch->name_len, c->events[i].payload_len +
+                              (headed ? pn_headers_len(c->headers, c->nheaders, &at, i) : 0));
+        pos = pn_queue_after(pn_queue_place(seg, pos, length), length);
+    }
+    return pos;
+}
+
 /* Find the channels; the end of the queue if all entries that may be heard are appended. */
 static QueuePosition plan_locked(struct pn_commit *c, QueuePosition pos)
 {
@@ -124,14 +141,8 @@ static QueuePosition plan_locked(struct pn_commit *c, QueuePosition pos)
         pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_HEADER), PN_ENTRY_HEADER);
     for (size_t i = 0; i < c->nops; i++)
         pos = pn_queue_after(pn_queue_place(seg, pos, PN_ENTRY_OF_TOPICS), PN_ENTRY_OF_TOPICS);
-    for (size_t i = 0; i < c->nevents; i++) {
-        const struct pn_pending_channel *ch = &c->channels[c->events[i].channel];
-        if (!ch->heard && !ch->matched)
-            continue;
-        uint64_t length = pn_entry_length(ch->name_len, c->events[i].payload_len);
-        pos = pn_queue_after(pn_queue_place(seg, pos, length), length);
-    }
-    return pos;
+    return __builtin_expect(c->nheaders != 0, 0) ? place_events(c, pos, true)
+                                                 : place_events(c, pos, false);
 }
 
 static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
@@ -252,6 +263,19 @@ static QueuePosition append_bumps_locked(struct pn_commit *c, QueuePosition pos)
     return pos;
 }
 
+/* An entry of a transaction that has headers: its own, or none. */
+__attribute__((noinline)) static QueuePosition
+append_headed_locked(const struct pn_commit *c, QueuePosition pos, size_t *at, size_t i,
+                     const struct pn_new_entry *entry)
+{
+    pn_assert_held(c->conn->seg);
+    const struct pn_entry_stamp stamp = pn_commit_stamp(c);
+    const struct pn_pending_headers *h = pn_headers_of(c->headers, c->nheaders, at, i);
+    return h == NULL
+               ? pn_queue_append_locked(c->conn->seg, pos, &stamp, entry)
+               : pn_queue_append_headed_locked(c->conn->seg, pos, &stamp, entry, h->bytes, h->len);
+}
+
 static QueuePosition append_locked(struct pn_commit *c)
 {
     pn_assert_held(c->conn->seg);
@@ -271,7 +295,7 @@ static QueuePosition append_locked(struct pn_commit *c)
     if (c->nops != 0)
         pos = pn_topic_append_locked(c, pos);
     const struct pn_entry_stamp stamp = pn_commit_stamp(c);
-    for (size_t i = 0; i < c->nevents; i++) {
+    for (size_t i = 0, at = 0; i < c->nevents; i++) {
         struct pn_pending_event *event = &c->events[i];
         struct pn_pending_channel *ch = &c->channels[event->channel];
         if (!ch->heard && !ch->matched)
@@ -287,7 +311,9 @@ static QueuePosition append_locked(struct pn_commit *c)
                                            .payload_len = event->payload_len,
                                            .channel_hash = (uint32_t) ch->hash,
                                            .chan_seq = event->chan_seq};
-        pos = pn_queue_append_locked(seg, pos, &stamp, &entry);
+        pos = __builtin_expect(c->nheaders != 0, 0)
+                  ? append_headed_locked(c, pos, &at, i, &entry)
+                  : pn_queue_append_locked(seg, pos, &stamp, &entry);
     }
     return pos;
 }
@@ -533,6 +559,7 @@ static void begin_commit(struct pn_commit *c, struct pn_conn *conn, struct pn_tx
     c->conn = conn;
     c->txn = txn;
     c->nevents = 0;
+    c->nheaders = 0;
     c->nchannels = 0;
     c->nbumps = 0;
     c->nops = 0;
@@ -587,10 +614,12 @@ int pn_async_bump(struct pn_conn *conn, uint32_t index)
     return commit(&c);
 }
 
-static void resolve_names(struct pn_pending *p)
+static void resolve(struct pn_pending *p)
 {
     for (size_t i = 0; i < p->nchannels; i++)
         p->channels[i].name = (const char *) p->arena + p->channels[i].name_off;
+    for (size_t i = 0; i < p->nheaders; i++)
+        p->headers[i].bytes = p->arena + p->headers[i].off;
 }
 
 int pn_async_commit(struct pn_txn *txn)
@@ -613,12 +642,14 @@ int pn_async_commit_held(struct pn_txn *txn)
         rc = check_fits_empty_queue(txn, pn_pending_worst_case(p));
     if (rc != 0)
         return rc;
-    resolve_names(p);
+    resolve(p);
     struct pn_commit c;
     begin_commit(&c, txn->conn, txn);
     c.arena = pn_pending_payloads(p);
     c.events = p->events;
     c.nevents = p->nevents;
+    c.headers = p->headers;
+    c.nheaders = p->nheaders;
     c.channels = p->channels;
     c.nchannels = p->nchannels;
     c.bumps = p->folded;

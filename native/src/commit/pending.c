@@ -3,7 +3,9 @@
  *
  * 1. One vector each of events, channels, actions, bumps and ops, and one arena of bytes; a
  *    savepoint is a mark in all six.  ROLLBACK TO cuts them at the mark; RELEASE forgets the mark.
- * 2. Duplicates (channel and payload bytes equal) collapse into the first.  PostgreSQL compares
+ *    The vector of headers is cut where its events are.
+ * 2. Duplicates (channel and payload bytes equal) collapse into the first, whose headers stay: what
+ *    a program says about a notification does not change which there are.  PostgreSQL compares
  *    within a subtransaction and once more when it is released, because its lists are separate;
  *    here an event of a subtransaction is compared with its parents' at once.  The outcome is
  *    the same: the parent's event lives at least as long as the child's duplicate would have.
@@ -45,6 +47,7 @@ void pn_pending_free(struct pn_pending *p)
 {
     free(p->arena);
     free(p->events);
+    free(p->headers);
     free(p->channels);
     free(p->actions);
     free(p->bumps);
@@ -280,16 +283,29 @@ int pn_pending_notify(struct pn_pending *p, const char *channel, size_t channel_
     return rc != 0 ? rc : add_event(p, c, payload, payload_len, dedup, 0);
 }
 
+/* Room for one more, whose bytes are in the arena; it counts when nheaders is raised. */
+static int keep_headers(struct pn_pending *p, const struct pn_payloads *payloads)
+{
+    int rc = GROW(p, headers, headers_cap, p->nheaders + 1);
+    if (rc != 0)
+        return rc;
+    struct pn_pending_headers *h = &p->headers[p->nheaders];
+    *h = (struct pn_pending_headers) {.first = p->nevents, .len = payloads->headers_len};
+    return keep_bytes(p, payloads->headers, payloads->headers_len, &h->off);
+}
+
 int pn_pending_notify_many(struct pn_pending *p, const char *channel, size_t channel_len,
                            const struct pn_payloads *payloads, bool dedup, uint64_t *queued)
 {
     uint32_t c;
-    size_t size = 0, off = 0;
+    size_t size = 0, off = 0, before = p->nevents;
     if (payloads->n == 0)
         return 0;
     for (size_t i = 0; p->borrowed == NULL && i < payloads->n; i++)
         size += payloads->lens[i];
     int rc = intern_channel(p, channel, channel_len, &c);
+    if (rc == 0 && payloads->headers_len != 0)
+        rc = keep_headers(p, payloads);
     if (rc == 0)
         rc = expect(p, payloads->n, size);
     for (size_t i = 0; rc >= 0 && i < payloads->n; i++) {
@@ -297,6 +313,8 @@ int pn_pending_notify_many(struct pn_pending *p, const char *channel, size_t cha
         off += payloads->lens[i];
         *queued += rc > 0;
     }
+    if (payloads->headers_len != 0 && p->nevents > before)
+        p->headers[p->nheaders++].end = p->nevents;
     return rc < 0 ? rc : 0;
 }
 
@@ -394,9 +412,10 @@ uint64_t pn_pending_worst_case(const struct pn_pending *p)
             pos = pn_page_up(pos);
         pos += length;
     }
-    for (size_t i = 0; i < p->nevents; i++) {
-        uint64_t length =
-            pn_entry_length(p->channels[p->events[i].channel].name_len, p->events[i].payload_len);
+    for (size_t i = 0, at = 0; i < p->nevents; i++) {
+        uint64_t length = pn_entry_length(p->channels[p->events[i].channel].name_len,
+                                          p->events[i].payload_len +
+                                              pn_headers_len(p->headers, p->nheaders, &at, i));
         if (length > PN_QUEUE_PAGE) {
             length = pn_page_up(length);
             pos = pn_page_up(pos);
@@ -439,6 +458,8 @@ void pn_pending_rollback(struct pn_pending *p, size_t level)
     const struct pn_pending_mark *mark = &p->marks[level - 1];
     p->arena_used = mark->arena;
     p->nevents = mark->events;
+    while (p->nheaders > 0 && p->headers[p->nheaders - 1].end > p->nevents)
+        p->nheaders--;
     p->nchannels = mark->channels;
     p->nactions = mark->actions;
     p->nbumps = mark->bumps;

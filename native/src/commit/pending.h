@@ -31,6 +31,16 @@ struct pn_pending_event {
     uint32_t channel; /* index into channels */
 };
 
+/*
+ * Headers of the events from `first` to before `end`: a list of its own, in the order of the
+ * events, so that events without any are no larger and cost nothing.
+ */
+struct pn_pending_headers {
+    const void *bytes; /* set at commit: the arena may move before */
+    size_t off, first, end;
+    uint32_t len;
+};
+
 enum pn_action_kind {
     PN_ACTION_LISTEN,
     PN_ACTION_UNLISTEN,
@@ -104,6 +114,7 @@ struct pn_pending {
     unsigned char *arena;
     const unsigned char *borrowed; /* the events' payloads, if they are not in the arena */
     struct pn_pending_event *events;
+    struct pn_pending_headers *headers;
     struct pn_pending_channel *channels;
     struct pn_pending_action *actions;
     struct pn_pending_bump *bumps;
@@ -112,6 +123,7 @@ struct pn_pending {
     struct pn_pending_mark *marks;
     size_t arena_used, arena_cap;
     size_t nevents, events_cap;
+    size_t nheaders, headers_cap;
     size_t nchannels, channels_cap;
     size_t nactions, actions_cap;
     size_t nbumps, bumps_cap;
@@ -128,12 +140,33 @@ void pn_pending_free(struct pn_pending *p);
 int pn_pending_notify(struct pn_pending *p, const char *channel, size_t channel_len,
                       const void *payload, size_t payload_len, bool dedup);
 
-/* n payloads, one after the other. */
+/* n payloads, one after the other, and the headers of each, if headers_len is not 0. */
 struct pn_payloads {
     const char *bytes;
     const uint32_t *lens;
     size_t n;
+    const void *headers;
+    uint32_t headers_len;
 };
+
+/* For a walk over all events in their order: the headers of event i, or NULL; *at: 0 at first. */
+static inline const struct pn_pending_headers *
+pn_headers_of(const struct pn_pending_headers *headers, size_t n, size_t *at, size_t i)
+{
+    while (*at < n && headers[*at].end <= i)
+        ++*at;
+    return *at < n && headers[*at].first <= i ? &headers[*at] : NULL;
+}
+
+/* Their length, 0 where there are none. */
+static inline uint32_t pn_headers_len(const struct pn_pending_headers *headers, size_t n,
+                                      size_t *at, size_t i)
+{
+    if (__builtin_expect(n == 0, 1))
+        return 0;
+    const struct pn_pending_headers *h = pn_headers_of(headers, n, at, i);
+    return h == NULL ? 0 : h->len;
+}
 
 /* All of them; *queued is raised by how many did not collapse.  0 or -ENOMEM, after some. */
 int pn_pending_notify_many(struct pn_pending *p, const char *channel, size_t channel_len,

@@ -17,12 +17,14 @@ static void pad(struct pn_segment *seg, QueuePosition pos, QueuePosition end)
     }
 }
 
-QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
-                                     const struct pn_entry_stamp *stamp,
-                                     const struct pn_new_entry *entry)
+/* Inlined into both callers, so that one without headers has nothing of them. */
+__attribute__((always_inline)) static inline QueuePosition
+append_locked(struct pn_segment *seg, QueuePosition pos, const struct pn_entry_stamp *stamp,
+              const struct pn_new_entry *entry, const void *headers, uint32_t headers_len)
 {
     pn_assert_held(seg);
-    uint64_t length = pn_entry_length(entry->channel_len, entry->payload_len);
+    uint32_t behind = entry->payload_len + headers_len;
+    uint64_t length = pn_entry_length(entry->channel_len, behind);
     QueuePosition start = pn_queue_place(seg, pos, length);
     QueuePosition end = pn_queue_after(start, length);
 
@@ -37,19 +39,37 @@ QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
     qe->srcPid = stamp->pid;
     qe->srcBackend = stamp->slot;
     qe->srcGeneration = stamp->generation;
-    qe->kind = (uint16_t) entry->kind;
-    qe->channel_len = (uint16_t) entry->channel_len;
-    qe->payload_len = entry->payload_len;
+    qe->kind = (uint8_t) entry->kind;
+    qe->channel_len = (uint8_t) entry->channel_len;
+    qe->headers_len = (uint16_t) headers_len;
+    qe->payload_len = behind;
     qe->channel_hash = entry->channel_hash;
     if (entry->channel_len > 0)
         memcpy(qe->data, entry->channel, entry->channel_len);
     if (entry->payload_len > 0)
         memcpy(qe->data + entry->channel_len, entry->payload, entry->payload_len);
+    if (headers_len > 0)
+        memcpy(qe->data + entry->channel_len + entry->payload_len, headers, headers_len);
     /* the lines of the next entry, which a reader's processor owns: fetch them meanwhile */
     for (uint64_t ahead = 512; ahead < 512 + 192; ahead += PN_CACHE_LINE)
         __builtin_prefetch(pn_ring_at(seg, end + ahead), 1);
     PN_CRASH("commit:entry");
     return end;
+}
+
+QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
+                                     const struct pn_entry_stamp *stamp,
+                                     const struct pn_new_entry *entry)
+{
+    return append_locked(seg, pos, stamp, entry, NULL, 0);
+}
+
+QueuePosition pn_queue_append_headed_locked(struct pn_segment *seg, QueuePosition pos,
+                                            const struct pn_entry_stamp *stamp,
+                                            const struct pn_new_entry *entry, const void *headers,
+                                            uint32_t headers_len)
+{
+    return append_locked(seg, pos, stamp, entry, headers, headers_len);
 }
 
 bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry *qe,
@@ -65,7 +85,7 @@ bool pn_queue_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry
         return false;
     uint64_t channel_len = 0, payload_len = 0;
     if (length >= PN_ENTRY_HEADER) { /* what a dummy would have here is not believed either */
-        channel_len = *(volatile const uint16_t *) &qe->channel_len;
+        channel_len = *(volatile const uint8_t *) &qe->channel_len;
         payload_len = *(volatile const uint32_t *) &qe->payload_len;
     }
     if (*(volatile const uint32_t *) &qe->dboid == 0)

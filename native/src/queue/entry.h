@@ -66,6 +66,11 @@ struct pn_entry_stamp {
 QueuePosition pn_queue_append_locked(struct pn_segment *seg, QueuePosition pos,
                                      const struct pn_entry_stamp *stamp,
                                      const struct pn_new_entry *entry);
+/* The same with headers behind the payload, which entry->payload_len does not count. */
+QueuePosition pn_queue_append_headed_locked(struct pn_segment *seg, QueuePosition pos,
+                                            const struct pn_entry_stamp *stamp,
+                                            const struct pn_new_entry *entry, const void *headers,
+                                            uint32_t headers_len);
 
 /*
  * What of an entry was checked.  It stands in memory that others write, so it is loaded once, and

@@ -83,16 +83,38 @@ static int put_pattern(pn_batch *b, int32_t pattern)
     return 0;
 }
 
-static int grow_data(pn_batch *b, size_t need)
+static int grow_bytes(uint8_t **bytes, size_t *room, size_t need)
 {
-    size_t cap = b->data_cap == 0 ? 16384 : b->data_cap;
+    size_t cap = *room == 0 ? 16384 : *room;
     while (cap < need)
         cap *= 2;
-    uint8_t *bigger = realloc(b->data, cap);
+    uint8_t *bigger = realloc(*bytes, cap);
     if (bigger == NULL)
         return -ENOMEM;
-    b->data = bigger;
-    b->data_cap = cap;
+    *bytes = bigger;
+    *room = cap;
+    return 0;
+}
+
+/* Likewise from the first message on that has headers. */
+static int put_headers(pn_batch *b, const char *headers, uint32_t len)
+{
+    if (b->n + 1 >= b->headers_offset_cap) {
+        uint64_t *bigger = realloc(b->headers_offset, (b->cap + 1) * sizeof *bigger);
+        if (bigger == NULL)
+            return -ENOMEM;
+        b->headers_offset = bigger;
+        b->headers_offset_cap = b->cap + 1;
+    }
+    if (b->with_headers == 0)
+        memset(b->headers_offset, 0, (b->n + 1) * sizeof *b->headers_offset);
+    size_t used = b->headers_offset[b->n];
+    if (used + len > b->headers_cap && grow_bytes(&b->headers, &b->headers_cap, used + len) != 0)
+        return -ENOMEM;
+    if (len > 0)
+        memcpy(b->headers + used, headers, len);
+    b->headers_offset[b->n + 1] = used + len;
+    b->with_headers += len > 0;
     return 0;
 }
 
@@ -119,20 +141,39 @@ struct owed {
     int32_t pattern; /* or -1: as pn_batch.pattern */
 };
 
+/* What few messages have: a pattern, headers.  It goes first, since it judges headers_len. */
+__attribute__((noinline)) static int put_rare(struct pn_conn *conn, pn_batch *b,
+                                              const AsyncQueueEntry *qe, uint32_t headers_len,
+                                              const struct pn_entry_extent *extent, int32_t pattern)
+{
+    int rc = 0;
+    if (headers_len > extent->payload_len)
+        return pn_conn_impossible(conn, "an entry of %u bytes has %u bytes of headers",
+                                  extent->payload_len, headers_len);
+    if (pattern >= 0 || b->by_pattern != 0)
+        rc = put_pattern(b, pattern);
+    if (rc == 0 && (headers_len != 0 || b->with_headers != 0))
+        rc = put_headers(b, qe->data + extent->channel_len + extent->payload_len - headers_len,
+                         headers_len);
+    return rc;
+}
+
 static inline int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueueEntry *qe,
                              const struct pn_entry_extent *extent, const struct owed *owed)
 {
     size_t i = b->n, used = b->offset != NULL && i > 0 ? b->offset[i] : 0;
-    uint32_t len = extent->payload_len;
+    uint32_t headers_len = *(volatile const uint16_t *) &qe->headers_len; /* once */
+    uint32_t len = extent->payload_len - headers_len;
     int rc = 0;
     if (i >= b->cap)
         rc = grow_columns(b);
+    size_t rare = b->by_pattern | b->with_headers | headers_len;
+    if (rc == 0 && __builtin_expect(rare != 0 || owed->pattern >= 0, 0))
+        rc = put_rare(conn, b, qe, headers_len, extent, owed->pattern);
     if (rc == 0 && used + len > b->data_cap)
-        rc = grow_data(b, used + len);
+        rc = grow_bytes(&b->data, &b->data_cap, used + len);
     if (rc == 0 && conn->log != NULL)
         rc = keep_chan_seq(conn, i, owed->by_channel ? qe->chan_seq : 0);
-    if (rc == 0 && __builtin_expect(owed->pattern >= 0 || b->by_pattern != 0, 0))
-        rc = put_pattern(b, owed->pattern);
     if (rc != 0)
         return rc;
     if (len > 0)

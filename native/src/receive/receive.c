@@ -356,6 +356,7 @@ int64_t pn_receive_poll(struct pn_conn *conn, pn_batch *batch, uint64_t max)
     batch->n = 0;
     batch->ngaps = 0;
     batch->by_pattern = 0;
+    batch->with_headers = 0;
     int64_t n = pn_conn_check_receiver(conn);
     if (n != 0)
         return n;

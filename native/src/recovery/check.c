@@ -139,6 +139,9 @@ static void check_entry(struct pn_segment *seg, struct report *r, struct walk *w
         return;
     if (qe->xid < walk->xid || qe->sent_ns < walk->sent || qe->xid > seg->ctl->last_xid)
         problem(r, "I3: entry at %llu is out of commit order", (unsigned long long) at);
+    if (qe->headers_len != 0 && (qe->kind != PN_ENTRY_NOTIFY || qe->headers_len > qe->payload_len))
+        problem(r, "I3: entry at %llu, of kind %u, cannot have headers of %u bytes",
+                (unsigned long long) at, qe->kind, qe->headers_len);
     if (qe->kind == PN_ENTRY_GENERATION)
         check_bump(seg, r, qe, walk->newest);
     else if (qe->kind >= PN_ENTRY_PUBLISH && !pn_topic_entry_possible(seg, qe))

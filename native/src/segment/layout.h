@@ -64,7 +64,7 @@
 #include <pynotify.h>
 
 #define PN_MAGIC           0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION  25U
+#define PN_LAYOUT_VERSION  26U
 #define PN_CACHE_LINE      64U
 #define PN_OS_PAGE         4096U
 #define PN_QUEUE_PAGE_BITS 13U
@@ -358,6 +358,9 @@ struct pn_generation {
  *
  * A GAP entry tells listeners of its channel that something may be missing there (bridge.c 4).  It
  * has no payload, and takes no chan_seq.
+ *
+ * Headers stand behind the payload, of NOTIFY alone, and payload_len counts them: only a reader
+ * that takes the message tells them apart.
  */
 enum pn_entry_kind {
     PN_ENTRY_NOTIFY = 0,
@@ -394,11 +397,12 @@ typedef struct AsyncQueueEntry {
     int32_t srcPid;
     uint32_t srcBackend;
     uint32_t srcGeneration;
-    uint16_t kind;
-    uint16_t channel_len;
-    uint32_t payload_len;
+    uint8_t kind;
+    uint8_t channel_len;
+    uint16_t headers_len;  /* 0: none */
+    uint32_t payload_len;  /* headers and all */
     uint32_t channel_hash; /* low half of the table's hash: readers filter by it first */
-    char data[];           /* channel, payload; no terminators */
+    char data[];           /* channel, payload, headers; no terminators */
 } AsyncQueueEntry;
 #define PN_ENTRY_HEADER offsetof(AsyncQueueEntry, data)
 _Static_assert(PN_ENTRY_HEADER == 56, "AsyncQueueEntry header");

@@ -141,13 +141,30 @@ static void notify(pn_conn *conn, uint32_t writer, uint32_t kind, size_t size)
     journal_end(id, send_one(conn, kind, id, size));
 }
 
+/* With `headers`, or without. */
+static void add_one(pn_txn *txn, const char *payload, size_t size, const struct message *headers)
+{
+    const uint32_t len = (uint32_t) size;
+    const pn_notify_in in = {.channel = "all",
+                             .channel_len = 3,
+                             .payloads = payload,
+                             .lens = &len,
+                             .n = 1,
+                             .headers = headers,
+                             .headers_len = headers == NULL ? 0 : sizeof *headers};
+    uint64_t queued;
+    CHECK_OK(pn_notify_headers(NULL, txn, &in, &queued));
+    CHECK_EQ(queued, 1);
+}
+
+/* Every other one has headers that say the same as its payload. */
 static void add_messages(pn_txn *txn, uint32_t id, uint32_t n, size_t size)
 {
     char *payload = calloc(1, BIG);
     for (uint32_t i = 0; i < n; i++) {
         struct message m = {.kind = PLAIN, .txn = id, .i = i, .n = n};
         memcpy(payload, &m, sizeof m);
-        CHECK_OK(pn_txn_notify(txn, "all", 3, payload, size));
+        add_one(txn, payload, size, i % 2 == 1 ? &m : NULL);
         CHECK_OK(pn_txn_notify(txn, "all", 3, payload, size)); /* collapses */
     }
     free(payload);
@@ -189,6 +206,14 @@ static int64_t drain(pn_conn *conn, pn_batch *batch)
 
 /* ---- listeners ------------------------------------------------------------------------------- */
 
+static void check_headers(const pn_batch *b, size_t i, const struct message *m)
+{
+    uint64_t begin = b->with_headers == 0 ? 0 : b->headers_offset[i];
+    uint64_t end = b->with_headers == 0 ? 0 : b->headers_offset[i + 1];
+    CHECK_EQ(end - begin, m->i % 2 == 1 ? sizeof *m : 0);
+    CHECK(begin == end || memcmp(b->headers + begin, m, sizeof *m) == 0);
+}
+
 static bool record(pn_batch *b, struct listener_log *log, uint32_t me)
 {
     bool go_on = true;
@@ -197,6 +222,7 @@ static bool record(pn_batch *b, struct listener_log *log, uint32_t me)
         uint32_t at = atomic_load(&log->n);
         CHECK(b->offset[i + 1] - b->offset[i] >= sizeof g.m);
         memcpy(&g.m, b->data + b->offset[i], sizeof g.m);
+        check_headers(b, i, &g.m);
         CHECK(at < MAX_GOT);
         log->got[at] = g;
         atomic_store(&log->n, at + 1);

@@ -78,13 +78,14 @@ static void test_a_subscription_to_no_channel(void)
 /* ---- lengths inside of an entry -------------------------------------------------------------- */
 
 struct lengths {
-    uint32_t channel_len, payload_len;
+    uint32_t channel_len, payload_len, headers_len;
 };
 
 /* The entry has 64 bytes: a header of 56, one of the channel, five of the payload, two spare. */
 static const struct lengths impossible[] = {
-    {1, 8},          {4, 5},          {9, 0},          {0, 9},          {0xffff, 5},
-    {1, 0xffffffff}, {1, 0x80000000}, {1, 0xffffffc8}, {8, 0xfffffff8}, {0xffff, 0xffffffff}};
+    {1, 8, 0},          {4, 5, 0},          {9, 0, 0},          {0, 9, 0},
+    {0xff, 5, 0},       {1, 0xffffffff, 0}, {1, 0x80000000, 0}, {1, 0xffffffc8, 0},
+    {8, 0xfffffff8, 0}, {1, 5, 6},          {1, 5, 0xffff},     {0xff, 0xffffffff, 0xffff}};
 
 static void reads(void *arg)
 {
@@ -96,8 +97,9 @@ static void reads(void *arg)
     CHECK_OK(test_notify(conn, "c", "hello"));
     AsyncQueueEntry *qe = (void *) pn_ring_at(test_inside(), 0);
     CHECK_EQ(qe->length, 64);
-    qe->channel_len = (uint16_t) l->channel_len;
+    qe->channel_len = (uint8_t) l->channel_len;
     qe->payload_len = l->payload_len;
+    qe->headers_len = (uint16_t) l->headers_len;
     CHECK_EQ(pn_poll(conn, batch, 0), -PN_ECORRUPT);
     check_poisoned(engine);
     pn_batch_free(batch);

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pynotify._encoding import decode_headers
 from pynotify._table import table
 from pynotify.cli import arguments
 from pynotify.cli.terminal import complain, say
@@ -24,7 +25,6 @@ from pynotify.cli.topics.directory import (
     overflow,
 )
 from pynotify.errors import Error
-from pynotify.topics._content import decode_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
