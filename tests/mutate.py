@@ -597,7 +597,7 @@ class Run:
     """The mutants and the verdicts so far; as lines of JSON in a file, when there is one."""
 
     def __init__(self, path: Path | None, seed: int, wanted: int, files: list[Path]) -> None:
-        self.path = path
+        self.path, self.seed, self.wanted = path, seed, wanted
         self.mutants: list[Mutant] = []
         self.by: dict[str, dict[int, str | None]] = {"near": {}, "above": {}, "all": {}}
         digest = hashlib.sha256(b"".join((ROOT / file).read_bytes() for file in files))
@@ -621,14 +621,17 @@ class Run:
             with self.path.open("a") as file:
                 print(json.dumps(row), file=file)
 
-    def draw(self, rng: random.Random, lines: list[tuple[Path, int]], wanted: int) -> None:
-        for number, these in enumerate(strata(rng, lines, wanted)):
+    def draw(self, lines: list[tuple[Path, int]]) -> Iterator[Mutant]:
+        """The mutants one after the other, new ones only as they are asked for."""
+        rng = random.Random(self.seed)
+        for number, these in enumerate(strata(rng, lines, self.wanted)):
             # Each has a generator of its own, so that a run goes on where it was stopped.
             own = random.Random(rng.random())
             if number >= len(self.mutants):
                 mutant = draw(own, these)
                 self.mutants.append(mutant)
                 self._write(file=str(mutant.file), line=mutant.line, new=mutant.new)
+            yield self.mutants[number]
 
     def judge(self, copy: Copy, stage: str, number: int, steps: Iterator[Step]) -> None:
         if number in self.by[stage]:
@@ -639,11 +642,18 @@ class Run:
         self.by[stage][number] = by
         self._write(stage=stage, mutant=number, by=by, took=took)
         says = f"caught by {by}" if by else "NOT CAUGHT" if stage == "all" else "survives"
-        say(f"{stage} {number + 1}/{len(self.mutants)}, {took} s: {says}: {mutant}")
+        say(f"{stage} {number + 1}/{self.wanted}, {took} s: {says}: {mutant}")
 
-    def judge_all(self, copy: Copy, tests: Map | None, begin: int, *, only_near: bool) -> None:
-        for number in range(begin, len(self.mutants)):
-            mutant = self.mutants[number]
+    def judge_all(
+        self,
+        copy: Copy,
+        tests: Map | None,
+        mutants: Iterator[Mutant],
+        begin: int,
+        *,
+        only_near: bool,
+    ) -> None:
+        for number, mutant in itertools.islice(enumerate(mutants), begin, None):
             self.judge(copy, "near", number, near(copy, mutant, tests))
             if mutant.is_core and self.by["near"][number] is None:
                 self.judge(copy, "above", number, above(copy, mutant))
@@ -744,19 +754,20 @@ def main() -> int:
     say(f"seed {seed}: {args.mutants} mutants of {len(lines)} lines in {len(files)} files")
 
     run = Run(args.state, seed, args.mutants, files)
-    run.draw(random.Random(seed), lines, args.mutants)
     with contextlib.ExitStack() as stack:
         temporary = tempfile.TemporaryDirectory(prefix="mutate-")
         where = args.keep or Path(stack.enter_context(temporary))
         where.mkdir(parents=True, exist_ok=True)
         copy = Copy(where, args.jobs)
-        if not (copy.build() and (args.trust or (copy.extension() and copy.passes()))):
+        # What a trusted run needs is built for each mutant.
+        ready = copy.build("pynotify_core") if args.trust else copy.build() and copy.extension()
+        if not (ready and (args.trust or copy.passes())):
             say(
                 f"{copy.log.read_text()[-4000:]}\n\nwithout any mutation something fails, see above"
             )
             return 2
         tests = map_of(copy, args.map, args.map_of) if args.map else None
-        run.judge_all(copy, tests, args.begin - 1, only_near=args.near)
+        run.judge_all(copy, tests, run.draw(lines), args.begin - 1, only_near=args.near)
         if args.trust and (failing := run.void(copy)):
             say(f"fails without any mutation, and so catches none: {', '.join(failing)}")
     missed = run.missed()
