@@ -215,6 +215,11 @@ class Inbox:
         """Owe everything of these that comes after commit `since`."""
         self._added.update(dict.fromkeys(keys, since))
 
+    def expect_no_more(self, keys: Iterable[Key]) -> None:
+        """Forget these, which are not among its keys any more."""
+        for key in keys:
+            self._added.pop(key, None)
+
     def rank(self, key: Key) -> int:
         """A channel comes before patterns, and these in the order in which it got them."""
         return -1 if isinstance(key, str) else self.keys.index(key)
@@ -406,6 +411,7 @@ class Inboxes:
         keys = tuple(keys)
         inbox.keys = tuple(key for key in inbox.keys if key not in keys)
         self._without(inbox, keys)
+        inbox.expect_no_more(keys)
 
     def _without(self, inbox: Inbox, keys: Iterable[Key]) -> None:
         for key in keys:

@@ -365,6 +365,8 @@ class Receiver(Inlet):
                 )
             try:
                 self._changing = True
+                while self._unsubscribe_closed():  # what was collected without close()
+                    pass
                 self._subscribe(inbox, keys)
             finally:
                 self._changing = False
