@@ -376,7 +376,7 @@ class Receiver(Inlet):
         more = inbox in inboxes.all
         fresh: list[Key] = []
         if more:
-            keys = tuple(key for key in keys if not inbox.hears(key))
+            keys = tuple(key for key in keys if not inboxes.hears(inbox, key))
         try:
             with self.lock:
                 inboxes.sweep()
