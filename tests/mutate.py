@@ -1,7 +1,7 @@
 """How much the tests notice: random mutations of the sources, and which of them no test catches.
 
-    python tests/mutate.py [--mutants 100] [--seed S] [--from N] [--only GLOB ...] [--state FILE]
-                           [--map FILE] [--near] [--trust] [--jobs N] [--keep DIR]
+    python tests/mutate.py [--mutants 100] [--seed S] [--from N] [--to N] [--only GLOB ...]
+                           [--state FILE] [--map FILE] [--near] [--trust] [--jobs N] [--keep DIR]
 
 universalmutator makes the mutants: an operator, a constant, a condition or a statement of one
 line.  Lines are drawn from all code lines of the core, the binding, the gateway, the package and
@@ -20,8 +20,8 @@ name what the mutated file declares.  Mutants that survive these are put aside, 
 end by the whole suite one after another.
 
 With `--state` the mutants and the verdicts so far are kept in a file, and a run that was stopped
-goes on where it was: with the same sources, whatever tests were written since.  `--from N` leaves
-the first ones out.  PYNOTIFY_TIME_FACTOR multiplies all limits, for a busy machine.
+goes on where it was: with the same sources, whatever tests were written since.  `--from N` and
+`--to N` leave others out.  PYNOTIFY_TIME_FACTOR multiplies all limits, for a busy machine.
 
 The tests run in a copy of the checkout, in name spaces of their own for processes, mounts and
 shared memory: a mutant signals and removes what it should not.  The exit status is 1 when fewer
@@ -659,11 +659,11 @@ class Run:
         copy: Copy,
         tests: Map | None,
         mutants: Iterator[Mutant],
-        begin: int,
+        numbers: slice,
         *,
         only_near: bool,
     ) -> None:
-        for number, mutant in itertools.islice(enumerate(mutants), begin, None):
+        for number, mutant in itertools.islice(enumerate(mutants), numbers.start, numbers.stop):
             self.judge(copy, "near", number, near(copy, mutant, tests))
             if mutant.is_core and self.by["near"][number] is None:
                 self.judge(copy, "above", number, above(copy, mutant))
@@ -741,6 +741,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--from", type=int, default=1, dest="begin", metavar="N", help="begin there"
     )
+    parser.add_argument("--to", type=int, dest="end", metavar="N", help="end there")
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="tests side by side (one a core)"
     )
@@ -777,7 +778,8 @@ def main() -> int:
             )
             return 2
         tests = map_of(copy, args.map, args.map_of) if args.map else None
-        run.judge_all(copy, tests, run.draw(lines), args.begin - 1, only_near=args.near)
+        numbers = slice(args.begin - 1, args.end)
+        run.judge_all(copy, tests, run.draw(lines), numbers, only_near=args.near)
         if args.trust and (failing := run.void(copy)):
             say(f"fails without any mutation, and so catches none: {', '.join(failing)}")
     missed = run.missed()
