@@ -231,8 +231,10 @@ $(VENV)/.mutate: $(VENV)/.dependencies
 	    'universalmutator>=1.14,<2' 'coverage>=7.10,<8'
 	@touch $@
 
-mutate: setup $(VENV)/.mutate ## mutants of the sources that no test catches; ARGS="--mutants 100 --seed 1"
-	$(PY) tests/mutate.py $(ARGS)
+# With a seed the verdicts are kept: a run that was stopped goes on when it is called again.
+mutate: setup $(VENV)/.mutate ## mutants that no test catches; SEED=1 goes on where it was; FROM=51 TO=60
+	$(PY) tests/mutate.py $(if $(SEED),--seed $(SEED) --state build/mutate/$(SEED)) \
+	    $(if $(FROM),--from $(FROM)) $(if $(TO),--to $(TO)) $(ARGS)
 
 wheel: setup ## dist/: the sdist, and the wheel built from it
 	rm -rf dist

@@ -27,6 +27,7 @@ Notify = _module.Notify
 Port = _module.Port
 Publisher = _module.Publisher
 join = _module.join
+map_shared = _module.map_shared
 Taker = _module.Taker
 ring = _module.ring
 sleep_until_called = _module.sleep_until_called

@@ -215,6 +215,11 @@ class Inbox:
         """Owe everything of these that comes after commit `since`."""
         self._added.update(dict.fromkeys(keys, since))
 
+    def expect_no_more(self, keys: Iterable[Key]) -> None:
+        """Forget these, which are not among its keys any more."""
+        for key in keys:
+            self._added.pop(key, None)
+
     def rank(self, key: Key) -> int:
         """A channel comes before patterns, and these in the order in which it got them."""
         return -1 if isinstance(key, str) else self.keys.index(key)
@@ -397,15 +402,21 @@ class Inboxes:
 
     def remove(self, inbox: Inbox) -> None:
         """What no inbox has any more is `stale`."""
-        self.all.discard(inbox)
         self.blocking = tuple(other for other in self.blocking if other is not inbox)
         self._without(inbox, inbox.keys)
+        self.all.discard(inbox)  # last: one that was interrupted before is done again
 
     def part(self, inbox: Inbox, keys: Iterable[Key]) -> None:
         """The same of some of its keys."""
         keys = tuple(keys)
-        inbox.keys = tuple(key for key in inbox.keys if key not in keys)
         self._without(inbox, keys)
+        # Not before, or what was interrupted in between would belong to it for ever.
+        inbox.keys = tuple(key for key in inbox.keys if key not in keys)
+        inbox.expect_no_more(keys)
+
+    def hears(self, inbox: Inbox, key: Key) -> bool:
+        """Whether the inbox gets what comes by the key, from some commit on."""
+        return inbox.hears(key) and inbox in self._by_key.get(key, ())
 
     def _without(self, inbox: Inbox, keys: Iterable[Key]) -> None:
         for key in keys:

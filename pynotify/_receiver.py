@@ -365,6 +365,8 @@ class Receiver(Inlet):
                 )
             try:
                 self._changing = True
+                while self._unsubscribe_closed():  # what was collected without close()
+                    pass
                 self._subscribe(inbox, keys)
             finally:
                 self._changing = False
@@ -374,7 +376,7 @@ class Receiver(Inlet):
         more = inbox in inboxes.all
         fresh: list[Key] = []
         if more:
-            keys = tuple(key for key in keys if not inbox.hears(key))
+            keys = tuple(key for key in keys if not inboxes.hears(inbox, key))
         try:
             with self.lock:
                 inboxes.sweep()

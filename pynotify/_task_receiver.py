@@ -45,6 +45,8 @@ class TaskReceiver(Receiver):
         """Wait for poll() and notifies().  False: the time is over."""
         main, patient = self.inboxes.main, timeout is None or timeout > 0
         with self.lock:  # the commit of an UNLISTEN may go through the backlog in a thread
+            if self.interrupted:  # the core does not show any more what was read then
+                self.recover()
             if not main.messages and not (self.reading and patient):
                 self.read_ahead()
             found = bool(main.messages)

@@ -145,7 +145,6 @@ def python(copy: Any, where: Path, marked: str, into: Map) -> None:
         f"COVERAGE_PROCESS_START={where / 'rc'}",
         found,
         sys.executable,
-        *PYTEST.split(),
     ]
     left_out = [f"--ignore=tests/project/test_{name}.py" for name in ("sourcecode", "packaging")]
     copy.run(

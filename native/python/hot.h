@@ -153,6 +153,7 @@ int pn_py_add_columns(PyObject *module);
 int pn_py_add_counter(PyObject *module);
 int pn_py_add_inlet(PyObject *module);
 int pn_py_add_join(PyObject *module);
+int pn_py_add_mapped(PyObject *module);
 int pn_py_add_sender(PyObject *module);
 int pn_py_add_sleep(PyObject *module);
 int pn_py_add_topic(PyObject *module);

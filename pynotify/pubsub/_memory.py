@@ -8,6 +8,8 @@ import os
 import struct
 from typing import Any, Final
 
+from pynotify._hot import map_shared
+
 #: Bytes of a block before its array.
 HEAD: Final = 64
 _GENERATION = struct.Struct("<Q")
@@ -71,52 +73,14 @@ class LockFile:
             self.close()
 
 
-class _Memory:
-    """mmap() itself: that of the standard library keeps a descriptor for each mapping."""
-
-    def __init__(self) -> None:
-        import ctypes  # noqa: PLC0415
-
-        library = ctypes.CDLL(None, use_errno=True)
-        self._errno = ctypes.get_errno
-        self._failed = ctypes.c_void_p(-1).value
-        self._map, self._unmap = library.mmap, library.munmap
-        self._map.restype = ctypes.c_void_p
-        self._map.argtypes = (
-            *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
-            ctypes.c_long,
-        )
-        self._unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-
-    def map(self, fd: int, length: int, *, writable: bool) -> int:
-        """The address of a shared mapping."""
-        protection = 3 if writable else 1
-        address = self._map(None, length, protection, 1, fd, 0)
-        if address == self._failed or address is None:
-            number = self._errno()
-            raise OSError(number, os.strerror(number))
-        return int(address)
-
-    def unmap(self, address: int, length: int) -> None:
-        """Undo map()."""
-        self._unmap(address, length)
-
-
-_memory: list[_Memory] = []
-
-
 class Mapping:
     """A block in this process's memory, until the last reference to it goes."""
 
-    __slots__ = ("_address", "_head", "_memory", "_writable", "length")
+    __slots__ = ("_address", "_head", "_kept", "_writable", "length")
 
     def __init__(self, fd: int, length: int, *, writable: bool = False) -> None:
-        if not _memory:
-            _memory.append(_Memory())
-        self._memory = _memory[0]
-        self._address = 0
         self.length, self._writable = length, writable
-        self._address = self._memory.map(fd, length, writable=writable)
+        self._kept, self._address = map_shared(fd, length, writable)
         self._head: Any = self.bytes_at(0, HEAD, self)
 
     def bytes_at(self, start: int, size: int, holder: Any) -> Any:
@@ -140,10 +104,6 @@ class Mapping:
     def generation(self, value: int) -> None:
         """Set it; by the owner."""
         _GENERATION.pack_into(self._head, 0, value)
-
-    def __del__(self) -> None:
-        if self._address:
-            self._memory.unmap(self._address, self.length)
 
 
 class _Bytes:

@@ -19,7 +19,7 @@ import pynotify
 from interrupting import WHOLE, At, at_places
 from receiving import PATIENCE
 from sessions import EngineFactory
-from tasks import turns
+from tasks import PAGE, turns
 
 # A handler may also raise while a generator is closed, where Python ignores it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -52,14 +52,18 @@ class Loop:
         """What `work` returns, also when another than its task was interrupted; None if not."""
         task = self.loop.create_task(work)
         at.attempt(lambda: self.loop.run_until_complete(task))
-        for _ in range(3):  # what the interrupted loop has left to do, a stop too
-            with contextlib.suppress(KeyboardInterrupt):
-                self.loop.call_soon(self.loop.stop)
-                self.loop.run_forever()
+        self.go_on()
         if not task.done():
             with contextlib.suppress(KeyboardInterrupt):
                 self.run(_end_of(task))
         return None if task.exception() else task.result()
+
+    def go_on(self) -> None:
+        """Do what the interrupted loop has left to do, a stop too."""
+        for _ in range(3):
+            with contextlib.suppress(KeyboardInterrupt):
+                self.loop.call_soon(self.loop.stop)
+                self.loop.run_forever()
 
     def left(self) -> list[bytes]:
         """Take and finish what is there; nothing is in flight."""
@@ -296,6 +300,32 @@ def test_notifications(ground: Loop, how: str, waits: bool, whole: bool) -> None
 
 async def _first_of(conn: pynotify.AsyncConnection) -> Any:
     return await anext(conn.notifies())
+
+
+def test_a_gap(make_engine: EngineFactory) -> None:
+    """It is made in Python: what was read with it is the waiting task's when the loop goes on."""
+    engine = make_engine(queue_pages=64, on_full="drop-slowest")
+    ground = Loop(engine, make_engine.name_of(engine))
+    ground.run(ground.conn.listen("m"))
+
+    def attempt(at: At) -> None:
+        task = ground.loop.create_task(_first_of(ground.conn))
+        ground.loop.run_until_complete(turns(3))
+        for number in range(80):
+            ground.other.notify("m", f"{number} {PAGE}")
+        at.attempt(lambda: ground.loop.run_until_complete(task))
+        ground.go_on()
+        with contextlib.suppress(KeyboardInterrupt):
+            ground.run(turns(20))  # not the timer of a sleeper, which would find it as well
+        assert task.done()
+        got = [task.result()] if task.exception() is None else []
+        got += ground.run(ground.conn.poll())
+        assert isinstance(got[0], pynotify.Gap)
+        left = [int(message.payload.split()[0]) for message in got[1:]]
+        assert left == list(range(80 - len(left), 80))
+
+    assert at_places(attempt, whole=True, exception=KeyboardInterrupt) > 10
+    ground.close()
 
 
 async def _next_of(pubsub: pynotify.AsyncPubSub, got: list[Any]) -> None:

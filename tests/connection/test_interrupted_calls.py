@@ -269,6 +269,38 @@ def test_a_subscription(make_engine: EngineFactory, how: str, whole: bool) -> No
         at_places(attempt, whole=whole)
 
 
+@pytest.mark.parametrize("how", ["subscribe", "discard"])
+def test_nothing_that_no_subscription_has_stays_listened_to(
+    make_engine: EngineFactory, how: str
+) -> None:
+    """Of one that was collected, or of a part of one, and nothing is tried again."""
+    engine = make_engine()
+    with engine.connect() as conn, engine.connect() as sender:
+        other = conn.subscribe("s")
+
+        def attempt(at: At) -> None:
+            made: pynotify.Subscription | None = conn.subscribe("s", "t", patterns=["t?"])
+            if how == "subscribe":
+                made = None  # collected, and its place is left to the next
+                made = at.attempt(lambda: conn.subscribe("s", "u"))
+            else:
+                assert made is not None
+                at.attempt(lambda: made.discard("t", patterns=["t?"]))
+                made.add("t")
+                sender.notify("t", "x")
+                assert made.next(0).payload == "x"
+            if made is not None:
+                made.close()
+            sender.notify("s", "x")
+            assert other.next(0).channel == "s"
+            conn.subscribe("z").close()
+            assert engine.stat().subscriptions == 1
+            assert conn.link.receiver.inboxes.all == {other._inbox}
+
+        assert at_places(attempt, whole=True) > 50
+    assert engine.check().ok
+
+
 def test_the_exception_is_the_handlers(conn: pynotify.Connection) -> None:
     """Not OutOfOrderTransactionNesting of the block around the one that it has interrupted."""
     for place in range(1, 200):

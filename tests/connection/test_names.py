@@ -73,6 +73,38 @@ class TestConnection:
 
         assert_forgotten(one)
 
+    def test_subscriptions_that_are_not_closed(
+        self, make_engine: EngineFactory, connect: Connect
+    ) -> None:
+        """Each is given up before the next is opened: the table has room for eight."""
+        engine = make_engine(max_channels=8)
+        conn = connect(to=engine)
+
+        def one(name: str) -> None:
+            assert conn.subscribe(name, patterns=[f"{name}-?"]).pending == 0
+
+        assert_forgotten(one)
+        conn.subscribe("last").close()
+        assert engine.stat().subscriptions == 0
+
+    @pytest.mark.parametrize("answered", [False, True], ids=["unanswered", "answered"])
+    @pytest.mark.parametrize("kind", ["channels", "patterns"])
+    def test_add_and_discard(
+        self, conn: pynotify.Connection, other: pynotify.Connection, kind: str, answered: bool
+    ) -> None:
+        sub = conn.subscribe("always", patterns=["always-?"])
+
+        def one(name: str) -> None:
+            names = {kind: [name]}
+            sub.add(*names.get("channels", ()), patterns=names.get("patterns", ()))
+            if answered:
+                other.notify(name, "answer")
+                assert sub.next(60).channel == name
+            sub.discard(*names.get("channels", ()), patterns=names.get("patterns", ()))
+
+        assert_forgotten(one)
+        assert sub.channels == ("always",)
+
     def test_prepared(self, conn: pynotify.Connection) -> None:
         turn = itertools.cycle((True, False))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pynotify
-from receiving import PATIENCE
+from receiving import PATIENCE, payloads, wait_until
 from sessions import EngineFactory
 
 # Tells by its output that it sleeps, having taken its liveness locks again, and what it receives.
@@ -93,3 +94,70 @@ def test_it_receives_as_before(
             assert process.stdout.readline() == f"{text}\n"
         assert process.wait(PATIENCE) == 0
     conn.close()
+
+
+REUSED = """
+import os, sys, pynotify
+
+
+def link(fd):
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:  # the one of the listing itself
+        return ""
+
+
+conn = pynotify.connect(sys.argv[1])
+conn.notify("c", "first")
+print("sent", flush=True)
+sys.stdin.readline()  # the listener sleeps again
+kept = [int(fd) for fd in os.listdir("/proc/self/fd") if "pidfd" in link(fd)]
+for fd in kept:
+    os.close(fd)
+mine = [os.pidfd_open(int(pid)) for pid in sys.argv[2:]]
+assert set(kept) <= set(mine), (kept, mine)
+conn.notify("c", "second")
+conn.close()
+for fd in mine:
+    assert "pidfd" in link(fd), "one of the program's was closed"
+print("done", flush=True)
+"""
+
+
+def test_a_pidfd_of_the_program_is_not_signalled(
+    make_engine: EngineFactory, tmp_path: Path
+) -> None:
+    """It closed ours, and has its children's under their numbers: no child gets the wake-up."""
+    engine = make_engine()
+    program = tmp_path / "program.py"
+    program.write_text(REUSED)
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    def answer(process: subprocess.Popen[str], text: str = "") -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if text:
+            print(text, file=process.stdin, flush=True)
+        return process.stdout.readline().strip()
+
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(engine.connect())
+        listener.listen("c")
+        children = [stack.enter_context(start("cat")) for _ in range(8)]
+        pids = [str(child.pid) for child in children]
+        name = make_engine.name_of(engine)
+        process = stack.enter_context(start(sys.executable, str(program), name, *pids))
+        assert answer(process) == "sent"
+        assert payloads(listener.poll()) == ["first"]
+        wait_until(lambda: not listener.poll() and _sleeps(engine), "the listener to sleep again")
+        assert answer(process, "go on") == "done"
+        assert process.wait(PATIENCE) == 0
+        assert payloads(listener.poll()) == ["second"]
+        assert [answer(child, "alive") for child in children] == ["alive"] * len(children)
+
+
+def _sleeps(engine: pynotify.Engine) -> bool:
+    return any(backend.asleep for backend in engine.stat().backends)

@@ -8,8 +8,11 @@ import logging
 import os
 import resource
 import signal
+import sys
 import threading
 from multiprocessing import Pipe
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -253,6 +256,33 @@ def test_it_lives_as_long_as_any_view(
     del kept
     receiver.run(0)
     assert blocks(engine_name) == []
+
+
+def test_unmapping_runs_no_python(tmp_path: Path) -> None:
+    """It takes milliseconds where a block is large, and in a `__del__` Ctrl-C would be lost."""
+    file = tmp_path / "block"
+    file.write_bytes(b"x" * (1 << 20))
+    calls: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_qualname)
+
+    def is_mapped() -> bool:
+        return str(file) in Path("/proc/self/maps").read_text()
+
+    with file.open("rb+") as opened:
+        mapping = _memory.Mapping(opened.fileno(), 1 << 20)
+    part = mapping.bytes_at(5, 3, mapping)
+    assert bytes(part) == b"xxx"
+    assert is_mapped()
+    sys.setprofile(note)
+    try:
+        del part, mapping
+    finally:
+        sys.setprofile(None)
+    assert not is_mapped()
+    assert calls == []
 
 
 def test_an_array_outlives_its_pubsub_and_connection(

@@ -213,6 +213,24 @@ def test_the_last_seconds_are_shown_and_served(
     assert shown.startswith("in the last 59.0 s:\nchannel") and "since the beginning:\n" in shown
 
 
+def test_what_ends_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Before Spark begins, so this needs none."""
+
+    def fail(_: object) -> object:
+        raise PermissionError(13, "Permission denied", "logs")
+
+    monkeypatch.setattr(live, "_live", fail)
+    for options in ([], ["--json"]):
+        assert main(["live", str(tmp_path), "--out", str(tmp_path / "out"), *options]) == 1
+        out, err = capsys.readouterr()
+        text = "[Errno 13] Permission denied: 'logs'"
+        assert err == f"spark_jobs live: {text}\n"
+        assert options or out == ""
+    assert json.loads(out) == {"job": "live", "status": "error", "error": text}
+
+
 def test_no_logs_yet(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     assert not any(each.rows for each in follow(spark, tmp_path / "logs", tmp_path / "out"))

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from logwriter import LogWriter, receives, sends
 
+from spark_jobs.engine.partials import JOB, aggregated, aggregated_all, columns_of
 from spark_jobs.engine.tables import read_table
 from spark_jobs.errors import CannotRunError
 from spark_jobs.figures import windows
@@ -191,6 +193,28 @@ def test_what_is_buffered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         counts = [sum(batch[name]) for batch in batches if name in batch and "bucket" not in batch]
         assert sum(counts) == 100_000
         assert max(counts) < 30_000 + CHUNK_RECORDS
+
+
+def test_one_pass_for_several_jobs_gives_what_each_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what they put out before the log is over."""
+    log = LogWriter(tmp_path, clock=CLOCK)
+    receives(log, "c", np.arange(100_000), ts=SECOND, ref_ts=1, lag=2)
+    log.add(Kind.FIN, 100_000, channel="t:c", ts=SECOND, ref_ts=1)
+    log.write()
+    monkeypatch.setattr(windows, "BUFFERED", 30_000)
+    text = survey([tmp_path]).logs[0].to_json()
+    jobs = {job: {"window_ns": SECOND} for job in ("timeline", "lag", "e2e")}
+    together = pa.Table.from_batches(aggregated_all(text, jobs))
+    for job, settings in jobs.items():
+        alone = pa.Table.from_batches(aggregated(text, job, settings))
+        alone = alone.filter(pc.is_null(alone["file"]))
+        rows = together.filter(pc.equal(together[JOB], job))
+        names = columns_of(job)
+        mine = rows.select(list(names)).rename_columns(list(names.values()))
+        assert mine.num_rows > 3
+        assert mine.select(alone.column_names).to_pylist() == alone.to_pylist()
 
 
 def test_a_window_must_have_a_width() -> None:

@@ -39,7 +39,8 @@ struct pn_watch {
     uint32_t n, npassed;
     struct pn_neighbour {
         int32_t pid;
-        int fd; /* pidfd, in the set of epfd unless `dead` */
+        int fd;      /* pidfd, in the set of epfd unless `dead` */
+        uint64_t id; /* of it, as pn_os_pidfd_id() */
         bool keep, dead;
     } neighbour[PN_NEIGHBOURS];
     struct {

@@ -14,6 +14,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -161,6 +162,16 @@ int pn_os_pidfd_open(int32_t pid)
 {
     long fd = syscall(SYS_pidfd_open, pid, 0);
     return fd >= 0 ? (int) fd : -errno;
+}
+
+#define PN_PIDFS_MAGIC 0x50494446 /* <linux/magic.h> of older systems lacks it */
+
+uint64_t pn_os_pidfd_id(int pidfd)
+{
+    struct statfs fs;
+    struct stat st;
+    bool tells = fstatfs(pidfd, &fs) == 0 && fs.f_type == PN_PIDFS_MAGIC && fstat(pidfd, &st) == 0;
+    return tells ? st.st_ino : 0;
 }
 
 bool pn_os_pidfd_dead(int pidfd)

@@ -50,6 +50,8 @@ int32_t pn_os_lock_holder(int fd, int64_t first, int64_t len, int64_t *start, in
 
 /* pidfd, or -errno. */
 int pn_os_pidfd_open(int32_t pid);
+/* What tells its process from all others; 0: it is no pidfd, or of Linux before 6.9. */
+uint64_t pn_os_pidfd_id(int pidfd);
 bool pn_os_pidfd_dead(int pidfd);
 /* Send with SI_QUEUE and our magic.  0 or -errno. */
 int pn_os_pidfd_signal(int pidfd, int signo, uint64_t value);

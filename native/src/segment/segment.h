@@ -19,7 +19,8 @@ enum { PN_SPARES = 2 };
 
 struct pn_pidfd_cache_entry {
     uint32_t generation;
-    int fd; /* -1: none */
+    int fd;      /* -1: none */
+    uint64_t id; /* of its process, as pn_os_pidfd_id(); 0: not to be kept */
 };
 
 struct pn_hold;

@@ -2,9 +2,11 @@
  * send.c - signals to other processes: the proof before each, one for many slots, the chain.
  *
  * 1. No signal is sent without proof that the pid is still the slot's.  A pidfd is opened first;
- *    then the slot's liveness byte must name the slot's pid, before every signal (rule L4).  What
- *    remains is that another thread of the target execs between the two system calls;
- *    docs/signals.md names the window.
+ *    then the slot's liveness byte must name the slot's pid, before every signal (rule L4).  One
+ *    that was kept may have been closed by the program, and be another process's pidfd by now, of a
+ *    child of the program's own: it has to be what it was, and where the kernel cannot tell none is
+ *    kept.  What remains is that another thread of the target execs between the two system calls,
+ *    or one of ours closes and opens in between; docs/signals.md names the window.
  *    Whether the target catches the signal is read from /proc, at most every PN_CATCHES_NS.
  * 2. One signal for neighbours.  A process with a thousand connections has a thousand slots, and
  *    its handler looks at all of them.  So slots of one process that follow each other are told
@@ -52,7 +54,7 @@ enum { MAX_PIDFDS = 512 };
 static void forget_pidfd(struct pn_segment *seg, struct pn_pidfd_cache_entry *entry)
 {
     if (entry->fd >= 0) {
-        pn_close_if_ours(entry->fd, PN_KIND_PIDFD);
+        pn_close_pidfd(entry->fd, entry->id);
         entry->fd = -1;
         seg->pidfds_open--;
     }
@@ -69,6 +71,7 @@ static int open_pidfd(struct pn_segment *seg, struct pn_pidfd_cache_entry *entry
         return fd;
     seg->pidfds_open++;
     entry->fd = fd;
+    entry->id = pn_os_pidfd_id(fd);
     entry->generation = generation;
     return 0;
 }
@@ -135,13 +138,14 @@ static int try_to_send(struct pn_segment *seg, uint32_t slot, bool counted, int3
     int32_t pid = *target = pn_load_relaxed(&backend->pid);
     if (pid <= 0 || pn_load_relaxed(&backend->signo) <= 0)
         return 0;
-    if (entry->fd < 0 || entry->generation != generation) {
+    if (entry->fd < 0 || entry->generation != generation ||
+        pn_os_pidfd_id(entry->fd) != entry->id) {
         int rc = open_pidfd(seg, entry, pid, generation);
         if (rc != 0)
             return rc;
     }
     int rc = signal_if_there(seg, slot, generation, pid, entry->fd, counted);
-    if (rc < 0 && !pn_is_short(rc))
+    if ((rc < 0 && !pn_is_short(rc)) || entry->id == 0)
         forget_pidfd(seg, entry);
     return rc;
 }

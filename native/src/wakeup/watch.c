@@ -196,7 +196,7 @@ static void reap_dead(struct pn_conn *conn)
         if (!w->neighbour[k].dead) {
             k++;
         } else if (take_over(conn->seg, w->neighbour[k].pid)) {
-            pn_close_if_ours(w->neighbour[k].fd, PN_KIND_PIDFD);
+            pn_close_pidfd(w->neighbour[k].fd, w->neighbour[k].id);
             w->neighbour[k] = w->neighbour[--w->n];
         } else {
             try_again(w);
@@ -246,7 +246,8 @@ static enum found watch_process(struct pn_conn *conn, uint32_t slot, int32_t pid
         pn_store_relaxed(&w->complete, 0);
         return LIVES;
     }
-    w->neighbour[w->n++] = (struct pn_neighbour) {.pid = pid, .fd = fd, .keep = true};
+    w->neighbour[w->n++] =
+        (struct pn_neighbour) {.pid = pid, .fd = fd, .id = pn_os_pidfd_id(fd), .keep = true};
     return LIVES;
 }
 
@@ -302,7 +303,7 @@ static void forget_others(struct pn_watch *w)
         } else {
             /* a forked child may have a copy, with which it would stay in the set */
             epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_DEL, w->neighbour[k].fd, NULL);
-            pn_close_if_ours(w->neighbour[k].fd, PN_KIND_PIDFD);
+            pn_close_pidfd(w->neighbour[k].fd, w->neighbour[k].id);
             w->neighbour[k] = w->neighbour[--w->n];
         }
 }
@@ -489,7 +490,7 @@ void pn_watch_close(struct pn_conn *conn)
     if (conn->pid == pn_my_pid)
         forget_lost(conn);
     for (uint32_t k = 0; k < w->n; k++)
-        pn_close_if_ours(w->neighbour[k].fd, PN_KIND_PIDFD);
+        pn_close_pidfd(w->neighbour[k].fd, w->neighbour[k].id);
     w->n = 0;
     int fd = pn_load_relaxed(&w->epfd);
     if (fd < 0)

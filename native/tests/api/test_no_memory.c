@@ -127,6 +127,23 @@ static void test_notifications(void)
     everywhere(notifications);
 }
 
+static void test_checking(void)
+{
+    const pn_options o = test_options();
+    char found[1000];
+    uint32_t counter;
+    CHECK_OK(pn_open(test_segment_name(), &o, &engine));
+    CHECK_OK(pn_connect(engine, "db", 2, 0, NULL, &conn));
+    CHECK_OK(pn_generation(conn, "counter", 7, &counter));
+    until_failure = 1;
+    CHECK_EQ(pn_check(engine, found, sizeof found), 1);
+    CHECK_EQ(until_failure, 0);
+    CHECK(strstr(found, "out of memory") != NULL);
+    CHECK_EQ(pn_check(engine, found, sizeof found), 0);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
 /* ---- patterns -------------------------------------------------------------------------------- */
 
 static int listen_to_patterns(void)
@@ -279,6 +296,7 @@ int main(void)
     data_dir_make();
     test_watchdog(100);
     RUN(test_notifications);
+    RUN(test_checking);
     RUN(test_patterns);
     RUN(test_topics);
     return tests_done();

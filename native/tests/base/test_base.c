@@ -100,9 +100,15 @@ static void test_locks_tell_their_holder(void)
     CHECK_EQ(reap(child), 0);
     CHECK_EQ(pn_os_lock_holder(fd, 0, 10, NULL, NULL), PN_LOCK_FREE); /* gone with the process */
     CHECK_EQ(pn_os_lock_take(fd, 3), 0);
-    CHECK_EQ(pn_os_lock_drop(fd, 3), 0);
     CHECK_EQ(pn_os_lock_take_ofd(fd, 5), 0);
+    int again = open(path, O_RDWR); /* by which both are seen */
+    CHECK_EQ(pn_os_lock_holder(again, 3, 1, NULL, NULL), getpid());
+    CHECK_EQ(pn_os_lock_holder(again, 5, 1, NULL, NULL), PN_LOCK_OFD);
+    CHECK_EQ(pn_os_lock_drop(fd, 3), 0);
+    CHECK_EQ(pn_os_lock_holder(again, 3, 1, NULL, NULL), PN_LOCK_FREE);
     CHECK_EQ(pn_os_lock_drop_ofd(fd, 5), 0);
+    CHECK_EQ(pn_os_lock_holder(again, 5, 1, NULL, NULL), PN_LOCK_FREE);
+    close(again);
     CHECK_EQ(pn_os_lock_holder(-1, 0, 1, NULL, NULL), -EBADF - 1);
     close(fd);
     unlink(path);

@@ -76,6 +76,7 @@ static void test_a_file_is_read_while_it_grows(void)
     int fd = open_file(UINT64_MAX / 3);
     CHECK_EQ(read_pages(fd, UINT64_MAX / 3, 4, 1), -EBADMSG);
     CHECK_EQ(read_pages(fd, UINT64_MAX / 3, 0, 5), -EBADMSG);
+    CHECK_SAYS("it ends before page 5");
     CHECK_OK(write_pages(&dir, UINT64_MAX / 3, 6, 2)); /* a hole is no page */
     CHECK_EQ(read_pages(fd, UINT64_MAX / 3, 5, 1), -EBADMSG);
     CHECK_OK(pn_segfile_tags(fd, tags));

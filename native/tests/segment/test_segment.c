@@ -160,7 +160,12 @@ static void test_create_and_open(void)
     CHECK_EQ(pn_engine_size(engine), st.st_size);
     CHECK_EQ(pn_engine_owner_euid(engine), geteuid());
     CHECK(pn_engine_created_ns(engine) > 1500000000LL * 1000000000);
+    int next = dup(0), after;
+    close(next);
     CHECK_OK(pn_open(name, NULL, &again)); /* the same mapping */
+    after = dup(0);
+    close(after);
+    CHECK_EQ(after, next); /* and no descriptor more */
     pn_conn *a = test_connect(engine), *b = test_connect(again);
     test_listen(a, "c");
     CHECK_OK(test_notify(b, "c", "x"));

@@ -545,6 +545,17 @@ static void test_bad_references_poison(void)
     arena_free(&mem);
 }
 
+static void test_a_broken_list_of_pages_poisons(void)
+{
+    struct pn_arena mem = arena_make(PAGES);
+    uint32_t ref = pn_arena_take_locked(&mem, 0, PN_PAGE_DELIVERY);
+    mem.page[ref / PN_ARENA_GRANULES].prev = UINT32_MAX;
+    pn_arena_give_locked(&mem, ref); /* its page is empty, and leaves the list */
+    CHECK(arena_was_poisoned());
+    CHECK(strstr(arena_header.poison_reason, "a list of pages of the topics") != NULL);
+    arena_free(&mem);
+}
+
 /* Any field of the arena may hold anything: nothing crashes, nothing is without an end. */
 static void test_scribbled_all_over(void)
 {
@@ -604,6 +615,7 @@ int main(void)
     RUN(test_a_broken_chain_does_not_mark);
     RUN(test_a_loop_ends);
     RUN(test_bad_references_poison);
+    RUN(test_a_broken_list_of_pages_poisons);
     RUN(test_scribbled_all_over);
     return tests_done();
 }
