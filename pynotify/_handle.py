@@ -102,7 +102,7 @@ class Handle(Port):
         May be repeated.
         """
         check_user(engine())
-        signo = _wakeup_signal(wakeup)
+        signo = wakeup_signal(wakeup)
         guest.prepare(signo)
         if not isinstance(database, str):
             raise ProgrammingError(f"bad database name {database!r}: not a str")
@@ -235,7 +235,7 @@ def check_user(engine: Any) -> None:
         )
 
 
-def _wakeup_signal(wakeup: str | int | None) -> int:
+def wakeup_signal(wakeup: str | int | None) -> int:
     """The `signo` of pn_connect()."""
     if wakeup is None or wakeup == "sigusr1":
         return 0
@@ -247,3 +247,8 @@ def _wakeup_signal(wakeup: str | int | None) -> int:
         f'wakeup must be "sigusr1", "poll" or a real-time signal from {int(signal.SIGRTMIN)} '
         f"to {int(signal.SIGRTMAX)}, not {wakeup!r}"
     )
+
+
+def spell_wakeup(signo: int) -> str:
+    """A `signo` of pn_connect() as the user writes `wakeup`."""
+    return {0: '"sigusr1"', -1: '"poll"'}.get(signo, str(signo))
