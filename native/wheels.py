@@ -185,9 +185,13 @@ def smoke(wheel: Path, each: Platform, bill: Path) -> None:
 
 
 def other_pythons() -> list[Path]:
-    """Those on PATH that are newer than the one that the wheels are made with."""
+    """Those on PATH that are newer than the one that the wheels are made with, and that run.
+
+    What stands there under such a name may be a version manager's, for a Python that it has not.
+    """
     names = (f"python3.{minor}" for minor in range(sys.version_info.minor + 1, 20))
-    return [Path(found) for name in names if (found := shutil.which(name))]
+    found = [Path(path) for name in names if (path := shutil.which(name))]
+    return [path for path in found if passes([str(path), "-c", "import venv, ensurepip"])]
 
 
 def native_tests(each: Platform, *, emulate: bool) -> None:

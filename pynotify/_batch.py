@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from pynotify._hot import Columns
+from pynotify._public import public
 from pynotify._types import Gap
 
 if TYPE_CHECKING:
@@ -143,3 +144,6 @@ class NotifyBatch:
 
     def __repr__(self) -> str:
         return f"<pynotify.NotifyBatch of {len(self)} messages>"
+
+
+public(NotifyBatch)

@@ -10,6 +10,7 @@ from pynotify._configured import variable
 from pynotify._engine import open as open_segment
 from pynotify._handle import spell_wakeup, wakeup_signal
 from pynotify._options import SegmentOptions
+from pynotify._public import public
 from pynotify._segments import repeat_while_unlinked
 from pynotify.errors import InterfaceError, LayoutMismatch, ProgrammingError
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from pynotify._connection import Connection
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
 
 
 def connect(
@@ -134,3 +135,6 @@ def close_shared(name: str) -> None:
 # The lock may be held at the moment of the fork by a thread that the child does
 # not have, and the parent's connections are of no use there.
 os.register_at_fork(after_in_child=_shared.reset)
+
+
+public(connect, get)

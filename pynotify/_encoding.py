@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
 
 from pynotify._hot import join
 from pynotify.errors import InvalidChannelName, PayloadDecodeError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TypeAlias

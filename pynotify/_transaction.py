@@ -8,7 +8,6 @@ block may end what.
 from __future__ import annotations
 
 import errno
-import logging
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pynotify._encoding import encode_channel, encode_pattern, encode_payload, join_payloads
@@ -38,8 +37,6 @@ _R = TypeVar("_R")
 _EINTR = -errno.EINTR
 
 FAILED = "current transaction is aborted, commands ignored until end of transaction block"
-
-logger = logging.getLogger("pynotify")
 
 
 class Level(Protocol):

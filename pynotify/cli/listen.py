@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from pynotify._connection import Connection
 
-SUMMARY = "print notifications as they come"
 _AT_ONCE = 256
 _FIELDS = ("channel", "payload", "pid", "backend_id", "seq", "sent_ns", "pattern")
 _FIELD = re.compile(r"\{(\w+)\}")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from pynotify._types import BackendStat, EngineStat
 
-SUMMARY = "watch the rates and backends of a segment"
 _QUIT = b"qQ\x03\x04"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import pynotify
-from pynotify._options import OPTIONS, OpenOptions
+from pynotify._open_options import OpenOptions
+from pynotify._options import OPTIONS
 from pynotify.cli import create
 from pynotify.cli.main import main
 
