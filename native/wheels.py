@@ -4,9 +4,11 @@
    targets. Python's headers are those of this machine: the stable ABI is the same on all of them.
 2. Each wheel is checked: which symbols of glibc it needs, what it links to, that it is for the
    machine it says, stripped, and keeps to the stable ABI.
-3. The one for this machine is installed where there is no compiler, and tried. Of the others the
-   native tests are cross-built with musl, and run, for other processors in qemu: which cannot take
-   a robust mutex from a dead thread, so that some are left out there, and some fail.
+3. The one for this machine is installed where there is no compiler, and tried. That for another
+   processor and glibc is tried in qemu, with a Python of Debian's (foreign.py). Of those for musl,
+   for which there is no Python to be had, the native tests are cross-built and run, for other
+   processors in qemu: which cannot take a robust mutex from a dead thread, so that some are left
+   out there, and some fail.
 
 What was not run is said at the end.
 """
@@ -29,6 +31,7 @@ from io import BytesIO
 from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
+from foreign import Foreign, NoSuchPython
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = Path(sys.executable).parent
@@ -184,6 +187,26 @@ def smoke(wheel: Path, each: Platform, bill: Path) -> None:
             each.done.append(f"tried with {other.name}")
 
 
+def foreign_smoke(wheel: Path, each: Platform) -> None:
+    """The same in qemu; what cannot be run is not what is wrong with the wheel."""
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            foreign = Foreign(each.machine, Path(place))
+        except NoSuchPython as reason:
+            each.not_run = f"not tried: {reason}"
+            return
+        try:
+            tags = [f"manylinux_2_{minor}_{each.machine}" for minor in (GLIBC[1], 27, 17)]
+            foreign.install(wheel, tags)
+            foreign.run("-c", SMOKE)
+            said = foreign.run("-c", SMOKE).strip()
+        except NoSuchPython as failed:
+            raise SystemExit(
+                f"{wheel.name} with CPython {foreign.version} in qemu: {failed}"
+            ) from None
+    each.done.append(f"tried with CPython {foreign.version} in qemu-{each.machine}, {said}")
+
+
 def other_pythons() -> list[Path]:
     """Those on PATH that are newer than the one that the wheels are made with, and that run.
 
@@ -262,8 +285,10 @@ def main() -> None:
             smoke(wheel, each, options.out.parent / f"{options.sdist.name[:-7]}.cdx.json")
         elif each.is_musl:
             native_tests(each, emulate=options.qemu)
+        elif options.qemu:
+            foreign_smoke(wheel, each)
         else:
-            each.not_run = "not run"
+            each.not_run = "not run (QEMU=1 tries it)"
     run(TOOLS / "twine", "check", "--strict", options.sdist, *wheels)
     run(TOOLS / "check-wheel-contents", "--ignore", "W009", *wheels)  # two packages are meant
     print(f"\n{'platform':24} what was done")
