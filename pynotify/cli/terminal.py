@@ -36,7 +36,7 @@ def can_redraw() -> bool:
 
 def coloured(text: str, code: str) -> str:
     """The text with the SGR code, unless NO_COLOR is set or it would not be seen."""
-    if not can_redraw() or os.environ.get("NO_COLOR"):
+    if not (text and code) or not can_redraw() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{code}m{text}\x1b[0m"
 
