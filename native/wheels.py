@@ -41,6 +41,16 @@ NOT_MUSL_S = ("test_no_memory", "test_segment")
 #: qemu-user has no robust mutexes, and these are about nothing else.
 DEATHS = ("test_crash", "test_step", "test_power_cut")
 
+_SECTIONS = {
+    ".text": "instructions",
+    ".eh_frame": "unwinding",  # debuggers and profilers need it, in a stripped module all the more
+    ".eh_frame_hdr": "unwinding",
+    ".rodata": "texts and constants",
+    ".data.rel.ro": "tables",
+    ".rela.dyn": "tables",
+    ".data": "tables",
+}
+
 SMOKE = """
 import os, pathlib, shutil, signal, time
 assert not (shutil.which("cc") or shutil.which("gcc"))
@@ -155,7 +165,17 @@ def check(wheel: Path, each: Platform) -> None:
         assert found is not None, said
         assert (int(found[1]), int(found[2])) <= GLIBC, said
     run(TOOLS / "abi3audit", "--strict", wheel)
-    each.done.append(f"checked, {len(data) >> 10} KiB of code")
+    each.done.append(f"checked, {len(data) >> 10} KiB: {contents(elf)}")
+
+
+def contents(elf: ELFFile) -> str:
+    """What takes the room in the module, in KiB."""
+    found = dict.fromkeys(_SECTIONS.values(), 0)
+    for section in elf.iter_sections():
+        kind = _SECTIONS.get(section.name)
+        if kind is not None:
+            found[kind] += section.data_size
+    return ", ".join(f"{kind} {size >> 10}" for kind, size in found.items())
 
 
 def smoke(wheel: Path, each: Platform, bill: Path) -> None:
