@@ -32,8 +32,11 @@ def takes(name: str, size: int) -> bool:
     """Whether the segment, which is there, takes a payload of so many bytes, and none larger."""
     with pynotify.open(name, create=False) as engine, engine.connect() as conn:
         conn.notify("c", b"x" * size)
-        with pytest.raises(pynotify.PayloadTooLong):
+        with pytest.raises(pynotify.PayloadTooLong) as refused:
             conn.notify("c", b"x" * (size + 1))
+        hint = str(refused.value.hint)
+        assert f"max_payload of the segment is {size}. Create" in hint  # what to do, and how
+        assert 'PYNOTIFY_NAME="max_payload=' in hint
     return True
 
 
