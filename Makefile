@@ -252,6 +252,7 @@ print(*wanted, sep="\n")
 endef
 export RELEASE_REQUIREMENTS
 
+# QEMU=1 runs what is for another processor, too; ONLY=aarch64 makes the wheels of such tags alone.
 wheels: setup ## dist/wheels/: for manylinux and musllinux, x86-64 and aarch64; checked and tried
 	rm -rf dist/wheels dist/*.tar.gz dist/*.cdx.json
 	$(PY) -m venv --clear build/wheel-tools
@@ -260,7 +261,7 @@ wheels: setup ## dist/wheels/: for manylinux and musllinux, x86-64 and aarch64; 
 	    -r build/wheel-tools/requirements.txt
 	$(PY) -c 'import setuptools.build_meta as b; b.build_sdist("dist")' >/dev/null
 	build/wheel-tools/bin/python native/wheels.py dist/*.tar.gz --out dist/wheels \
-	    $(if $(QEMU),--qemu)
+	    $(if $(QEMU),--qemu) $(if $(ONLY),--only $(ONLY))
 	@ls -l dist/wheels
 
 # Not python -m zipfile: it would take the caches of whichever Python ran last.

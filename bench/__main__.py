@@ -23,6 +23,7 @@ from bench import (
     machine,
     native_programs,
     pubsub,
+    startup,
     throughput,
     topics,
     websocket,
@@ -48,6 +49,7 @@ _TOPICS = {
         websocket,
         topics,
         abandoned,
+        startup,
     )
 }
 

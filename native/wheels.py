@@ -4,9 +4,11 @@
    targets. Python's headers are those of this machine: the stable ABI is the same on all of them.
 2. Each wheel is checked: which symbols of glibc it needs, what it links to, that it is for the
    machine it says, stripped, and keeps to the stable ABI.
-3. The one for this machine is installed where there is no compiler, and tried. Of the others the
-   native tests are cross-built with musl, and run, for other processors in qemu: which cannot take
-   a robust mutex from a dead thread, so that some are left out there, and some fail.
+3. The one for this machine is installed where there is no compiler, and tried. That for another
+   processor and glibc is tried in qemu, with a Python of Debian's (foreign.py). Of those for musl,
+   for which there is no Python to be had, the native tests are cross-built and run, for other
+   processors in qemu: which cannot take a robust mutex from a dead thread, so that some are left
+   out there, and some fail.
 
 What was not run is said at the end.
 """
@@ -29,6 +31,7 @@ from io import BytesIO
 from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
+from foreign import Foreign, NoSuchPython
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = Path(sys.executable).parent
@@ -37,6 +40,16 @@ GLIBC = (2, 28)
 NOT_MUSL_S = ("test_no_memory", "test_segment")
 #: qemu-user has no robust mutexes, and these are about nothing else.
 DEATHS = ("test_crash", "test_step", "test_power_cut")
+
+_SECTIONS = {
+    ".text": "instructions",
+    ".eh_frame": "unwinding",  # debuggers and profilers need it, in a stripped module all the more
+    ".eh_frame_hdr": "unwinding",
+    ".rodata": "texts and constants",
+    ".data.rel.ro": "tables",
+    ".rela.dyn": "tables",
+    ".data": "tables",
+}
 
 SMOKE = """
 import os, pathlib, shutil, signal, time
@@ -152,7 +165,17 @@ def check(wheel: Path, each: Platform) -> None:
         assert found is not None, said
         assert (int(found[1]), int(found[2])) <= GLIBC, said
     run(TOOLS / "abi3audit", "--strict", wheel)
-    each.done.append(f"checked, {len(data) >> 10} KiB of code")
+    each.done.append(f"checked, {len(data) >> 10} KiB: {contents(elf)}")
+
+
+def contents(elf: ELFFile) -> str:
+    """What takes the room in the module, in KiB."""
+    found = dict.fromkeys(_SECTIONS.values(), 0)
+    for section in elf.iter_sections():
+        kind = _SECTIONS.get(section.name)
+        if kind is not None:
+            found[kind] += section.data_size
+    return ", ".join(f"{kind} {size >> 10}" for kind, size in found.items())
 
 
 def smoke(wheel: Path, each: Platform, bill: Path) -> None:
@@ -184,10 +207,34 @@ def smoke(wheel: Path, each: Platform, bill: Path) -> None:
             each.done.append(f"tried with {other.name}")
 
 
+def foreign_smoke(wheel: Path, each: Platform) -> None:
+    """The same in qemu; what cannot be run is not what is wrong with the wheel."""
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            foreign = Foreign(each.machine, Path(place))
+        except NoSuchPython as reason:
+            each.not_run = f"not tried: {reason}"
+            return
+        try:
+            tags = [f"manylinux_2_{minor}_{each.machine}" for minor in (GLIBC[1], 27, 17)]
+            foreign.install(wheel, tags)
+            foreign.run("-c", SMOKE)
+            said = foreign.run("-c", SMOKE).strip()
+        except NoSuchPython as failed:
+            raise SystemExit(
+                f"{wheel.name} with CPython {foreign.version} in qemu: {failed}"
+            ) from None
+    each.done.append(f"tried with CPython {foreign.version} in qemu-{each.machine}, {said}")
+
+
 def other_pythons() -> list[Path]:
-    """Those on PATH that are newer than the one that the wheels are made with."""
+    """Those on PATH that are newer than the one that the wheels are made with, and that run.
+
+    What stands there under such a name may be a version manager's, for a Python that it has not.
+    """
     names = (f"python3.{minor}" for minor in range(sys.version_info.minor + 1, 20))
-    return [Path(found) for name in names if (found := shutil.which(name))]
+    found = [Path(path) for name in names if (path := shutil.which(name))]
+    return [path for path in found if passes([str(path), "-c", "import venv, ensurepip"])]
 
 
 def native_tests(each: Platform, *, emulate: bool) -> None:
@@ -258,8 +305,10 @@ def main() -> None:
             smoke(wheel, each, options.out.parent / f"{options.sdist.name[:-7]}.cdx.json")
         elif each.is_musl:
             native_tests(each, emulate=options.qemu)
+        elif options.qemu:
+            foreign_smoke(wheel, each)
         else:
-            each.not_run = "not run"
+            each.not_run = "not run (QEMU=1 tries it)"
     run(TOOLS / "twine", "check", "--strict", options.sdist, *wheels)
     run(TOOLS / "check-wheel-contents", "--ignore", "W009", *wheels)  # two packages are meant
     print(f"\n{'platform':24} what was done")

@@ -7,85 +7,88 @@ with pynotify.connect("app") as conn:
         print(n.channel, n.payload, n.pid)
 """
 
-import importlib
-import logging
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
+
+import sys
 
 from pynotify import _interpreter  # noqa: F401 - first: it refuses a sub-interpreter
-from pynotify._batch import NotifyBatch
-from pynotify._connect import connect, get
-from pynotify._connection import Connection, Transaction
-from pynotify._engine import Engine, open
-from pynotify._generation import AsyncGeneration, Generation
-from pynotify._segments import segments, unlink
-from pynotify._subscription import Subscription
-from pynotify._types import (
-    BackendStat,
-    CheckReport,
-    EngineStat,
-    Gap,
-    ListenedChannel,
-    Notify,
-    SegmentInfo,
-)
-from pynotify.errors import (
-    ActiveTransaction,
-    ConnectionLost,
-    DataDirInUse,
-    DiskFull,
-    Error,
-    ForkedConnectionError,
-    InFailedTransaction,
-    InterfaceError,
-    InvalidChannelName,
-    InvalidPayload,
-    InvalidSavepoint,
-    InvalidTopicName,
-    LayoutMismatch,
-    LockTimeout,
-    MessageNotInFlight,
-    NoActiveTransaction,
-    NotOwner,
-    OperationalError,
-    OutOfOrderTransactionNesting,
-    PayloadDecodeError,
-    PayloadTooLong,
-    ProgrammingError,
-    QueueFull,
-    Rollback,
-    SegmentCorrupt,
-    SegmentFull,
-    SegmentNotFound,
-    SegmentUnlinked,
-    SyncFailed,
-    Timeout,
-    TooManyBackends,
-    TooManyChannels,
-    TooManyConsumers,
-    TooManyGenerations,
-    TooManyTopics,
-    TopicDeleted,
-    TopicFull,
-)
-from pynotify.topics import (
-    AsyncChannel,
-    AsyncMessage,
-    AsyncTopic,
-    Channel,
-    ChannelStats,
-    Consumer,
-    ConsumerStats,
-    Message,
-    MessageIds,
-    PeekedMessage,
-    Topic,
-    TopicStats,
-)
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from pynotify._async_connection import AsyncConnection, AsyncTransaction
     from pynotify._async_subscription import AsyncSubscription
+    from pynotify._batch import NotifyBatch
+    from pynotify._connect import connect, get
+    from pynotify._connection import Connection, Transaction
+    from pynotify._engine import Engine, open
+    from pynotify._generation import AsyncGeneration, Generation
+    from pynotify._segments import segments, unlink
+    from pynotify._subscription import Subscription
+    from pynotify._types import (
+        BackendStat,
+        CheckReport,
+        EngineStat,
+        Gap,
+        ListenedChannel,
+        Notify,
+        SegmentInfo,
+    )
+    from pynotify.errors import (
+        ActiveTransaction,
+        ConnectionLost,
+        DataDirInUse,
+        DiskFull,
+        Error,
+        ForkedConnectionError,
+        InFailedTransaction,
+        InterfaceError,
+        InvalidChannelName,
+        InvalidPayload,
+        InvalidSavepoint,
+        InvalidTopicName,
+        LayoutMismatch,
+        LockTimeout,
+        MessageNotInFlight,
+        NoActiveTransaction,
+        NotOwner,
+        OperationalError,
+        OutOfOrderTransactionNesting,
+        PayloadDecodeError,
+        PayloadTooLong,
+        ProgrammingError,
+        QueueFull,
+        Rollback,
+        SegmentCorrupt,
+        SegmentFull,
+        SegmentNotFound,
+        SegmentUnlinked,
+        SyncFailed,
+        Timeout,
+        TooManyBackends,
+        TooManyChannels,
+        TooManyConsumers,
+        TooManyGenerations,
+        TooManyTopics,
+        TopicDeleted,
+        TopicFull,
+    )
     from pynotify.pubsub import AsyncPubSub, PubSub, PubSubStats
+    from pynotify.topics import (
+        AsyncChannel,
+        AsyncMessage,
+        AsyncTopic,
+        Channel,
+        ChannelStats,
+        Consumer,
+        ConsumerStats,
+        Message,
+        MessageIds,
+        PeekedMessage,
+        Topic,
+        TopicStats,
+    )
     from pynotify.topics._async_consumer import AsyncConsumer
 
     __version__: str
@@ -168,36 +171,52 @@ __all__ = [
     "unlink",
 ]
 
-# As psycopg: warnings are shown, the rest when the program asks for it.
-_logger = logging.getLogger("pynotify")
-if _logger.level == logging.NOTSET:
-    _logger.setLevel(logging.WARNING)
-
-# Users meet the names here; tracebacks, pickles and help() say so too.
-for _name in __all__:
-    if _name in globals():
-        globals()[_name].__module__ = "pynotify"
-del _name
-
-
-#: What needs asyncio, which takes longer to import than all the rest, or json.
-_LATER = {
-    "AsyncConnection": "pynotify._async_connection",
-    "AsyncConsumer": "pynotify.topics._async_consumer",
-    "AsyncSubscription": "pynotify._async_subscription",
-    "AsyncTransaction": "pynotify._async_connection",
-    "AsyncPubSub": "pynotify.pubsub",
-    "PubSub": "pynotify.pubsub",
-    "PubSubStats": "pynotify.pubsub",
+#: Each public name is imported when it is first asked for: a process pays for what it uses, and a
+#: command of the command line for next to nothing.
+_WHERE = {
+    "_async_connection": ("AsyncConnection", "AsyncTransaction"),
+    "_async_subscription": ("AsyncSubscription",),
+    "_batch": ("NotifyBatch",),
+    "_connect": ("connect", "get"),
+    "_connection": ("Connection", "Transaction"),
+    "_engine": ("Engine", "open"),
+    "_generation": ("AsyncGeneration", "Generation"),
+    "_segments": ("segments", "unlink"),
+    "_subscription": ("Subscription",),
+    "_types": (
+        *("BackendStat", "CheckReport", "EngineStat", "Gap", "ListenedChannel", "Notify"),
+        "SegmentInfo",
+    ),
+    "pubsub": ("AsyncPubSub", "PubSub", "PubSubStats"),
+    "topics": (
+        *("AsyncChannel", "AsyncMessage", "AsyncTopic", "Channel", "ChannelStats", "Consumer"),
+        *("ConsumerStats", "Message", "MessageIds", "PeekedMessage", "Topic", "TopicStats"),
+    ),
+    "topics._async_consumer": ("AsyncConsumer",),
 }
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+_MODULE_OF.update((name, "errors") for name in __all__ if name not in _MODULE_OF)
+_MODULES = ("errors", "topics")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":  # the metadata's, which takes longer to import than all the rest
-        return importlib.import_module("importlib.metadata").version("pynotify-ipc")
-    if name not in _LATER:
+    if name in _MODULE_OF:
+        found = getattr(_module(_MODULE_OF[name]), name)
+    elif name in _MODULES:
+        found = _module(name)
+    elif name == "__version__":
+        found = _module("_version").version()
+    else:
         raise AttributeError(f"module 'pynotify' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_LATER[name]), name)
-    found.__module__ = "pynotify"
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES, "__version__"})
+
+
+def _module(name: str) -> Any:
+    full = f"pynotify.{name}"
+    __import__(full)
+    return sys.modules[full]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-from typing import TYPE_CHECKING, Final
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Final
 
 DIRECTORY: Final = "/dev/shm"
 
@@ -33,6 +33,8 @@ class ArrayFiles:
     def blocks(self) -> dict[int, list[int]]:
         """The numbers of the blocks that there are, by their arena."""
         found: dict[int, list[int]] = {}
+        import re  # noqa: PLC0415, as below
+
         block = re.compile(re.escape(self._name) + r"\.([0-9a-f]{8})\.([0-9]+)")
         for entry in _entries():
             match = block.fullmatch(entry)
@@ -50,6 +52,8 @@ def remove_array_files(segment: str) -> None:
 
 def array_files(segment: str) -> list[str]:
     """The names of all files of segments of this name."""
+    import re  # noqa: PLC0415, not for a command that removes nothing
+
     mine = re.compile(re.escape(_prefix(segment)) + r"[0-9a-f]{16}(\.[0-9a-f]{8}\.[0-9]+)?")
     return [entry for entry in _entries() if mine.fullmatch(entry)]
 

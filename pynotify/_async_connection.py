@@ -17,12 +17,14 @@ from pynotify._async_subscription import AsyncSubscription, Listeners
 from pynotify._base import BaseConnection, Parts, check_stop_after, require_callable
 from pynotify._batch import NotifyBatch
 from pynotify._block import Block
-from pynotify._closing import ClosedByAsyncWith, Opening
+from pynotify._closing import ClosedByAsyncWith
 from pynotify._ffi import lib
 from pynotify._generation import AsyncGeneration
 from pynotify._handle import Handle, LatencyLog
 from pynotify._listeners import count_listeners, listened_channels, listened_patterns
 from pynotify._off_loop import BackgroundTasks, OffLoop, end_of, in_thread
+from pynotify._opening import Opening
+from pynotify._public import public
 from pynotify._receiver import poll_limit
 from pynotify._segments import map_segment, repeat_while_unlinked
 from pynotify._task_receiver import READ_AHEAD, TaskReceiver
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 
     from pynotify._encoding import Payloads
     from pynotify._link import TaskLink
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
     from pynotify._types import Gap, Notify
 
     Listener = Callable[["AsyncConnection", int, str, str], object]
@@ -638,3 +640,6 @@ def _give_back(claiming: asyncio.Future[list[Handle]]) -> None:
     if claiming.cancelled() or claiming.exception() is not None:
         return
     BackgroundTasks().run_in_thread(claiming.result().clear)
+
+
+public(AsyncConnection, AsyncTransaction)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import logging
 from typing import TYPE_CHECKING
 
 from pynotify._closing import ClosedByAsyncWith
 from pynotify._inbox import Inbox, keys_of
+from pynotify._log import logger
+from pynotify._public import public
 from pynotify._task_waiter import TaskWaiter
 from pynotify._time import nanoseconds
 from pynotify._types import Notify
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Notify | Gap], object]
     ErrorHandler = Callable[[Exception], object]
-
-logger = logging.getLogger("pynotify")
 
 
 class AsyncSubscription(ClosedByAsyncWith):
@@ -343,3 +342,6 @@ class Listeners(Inbox):
             task.get_loop().call_exception_handler(
                 {"message": f"listener on {self._channel} raised", "exception": error, "task": task}
             )
+
+
+public(AsyncSubscription)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynotify._encoding import decode_headers
 from pynotify._hot import Columns
+from pynotify._public import public
 from pynotify._types import Gap
 
 if TYPE_CHECKING:
@@ -158,3 +159,6 @@ class NotifyBatch:
 
     def __repr__(self) -> str:
         return f"<pynotify.NotifyBatch of {len(self)} messages>"
+
+
+public(NotifyBatch)

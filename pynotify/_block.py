@@ -8,11 +8,11 @@ method that it got as `__exit__`, and no one else has that.
 
 from __future__ import annotations
 
-import logging
 import weakref
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from pynotify._log import logger
 from pynotify._transaction import FAILED, OpenTransaction
 from pynotify.errors import (
     InFailedTransaction,
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pynotify._link import Link
 
     _F = TypeVar("_F", bound=Callable[..., Any])
-
-logger = logging.getLogger("pynotify")
 
 
 class _Watched:

@@ -6,13 +6,13 @@ An argument of a call comes before the environment, and the environment before t
 from __future__ import annotations
 
 import os
-import re
-from typing import TYPE_CHECKING, Any
 
 from pynotify._options import COUNTS, OPTIONS, SECONDS
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 _FILE = "PYNOTIFY_CONFIG"
 #: Variables of another meaning; a segment of such a name has its options in the file alone.
@@ -20,7 +20,7 @@ _TAKEN = {
     _FILE,
     *(f"PYNOTIFY_{name}" for name in ("CRASHPOINTS", "REQUIRE", "SANITIZE", "TIME_FACTOR")),
 }
-_SIZE = re.compile(r"([0-9][0-9_]*) ?(KiB|MiB|GiB|)")
+_SIZE = r"([0-9][0-9_]*) ?(KiB|MiB|GiB|)"
 _UNITS = {"": 0, "KiB": 10, "MiB": 20, "GiB": 30}
 
 
@@ -32,7 +32,9 @@ def parse_option(name: str, text: str) -> Any:
         near = difflib.get_close_matches(name, OPTIONS, 1) or sorted(OPTIONS)
         raise ValueError(f"there is no option {name!r}: {' or '.join(near)}?")
     if name in COUNTS:
-        found = _SIZE.fullmatch(text)
+        import re  # noqa: PLC0415, few have options outside of the program
+
+        found = re.fullmatch(_SIZE, text)
         if found is None:
             raise ValueError(f"{name} must be a whole number, with KiB, MiB or GiB, not {text!r}")
         return int(found[1]) << _UNITS[found[2]]
@@ -46,7 +48,7 @@ def parse_option(name: str, text: str) -> Any:
 
 def variable(segment: str) -> str:
     """The name of a segment's variable: PYNOTIFY_ and the name in capitals, _ for . and -."""
-    return "PYNOTIFY_" + re.sub(r"[.-]", "_", segment).upper()
+    return "PYNOTIFY_" + segment.replace(".", "_").replace("-", "_").upper()
 
 
 def configured(segment: str) -> Mapping[str, tuple[Any, str]]:

@@ -6,14 +6,20 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from pynotify._configured import variable
 from pynotify._engine import open as open_segment
+from pynotify._handle import spell_wakeup, wakeup_signal
+from pynotify._options import SegmentOptions
+from pynotify._public import public
 from pynotify._segments import repeat_while_unlinked
+from pynotify.errors import InterfaceError, LayoutMismatch, ProgrammingError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Unpack
 
     from pynotify._connection import Connection
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
 
 
 def connect(
@@ -45,7 +51,7 @@ def connect(
 
 
 class _Shared:
-    """The connections of get()."""
+    """The connections of get(), and the signal that each was asked to be woken by."""
 
     def __init__(self) -> None:
         self.reset()
@@ -53,7 +59,12 @@ class _Shared:
     def reset(self) -> None:
         # Re-entrant: a signal handler may call get() while its thread is in it.
         self.lock = threading.RLock()
-        self.connections: dict[str, Connection] = {}
+        self.connections: dict[str, tuple[Connection, int]] = {}
+
+    def find(self, name: str) -> tuple[Connection, int] | None:
+        """The one of that name, unless it was closed."""
+        found = self.connections.get(name)
+        return None if found is None or found[0].closed else found
 
 
 _shared = _Shared()
@@ -68,29 +79,62 @@ def get(
     """The connection to `name` that this process shares; made when there is none.
 
     Safe to call after fork: the child gets one of its own.  After its `close()` the next call
-    makes a new one.  `wakeup` and `options`, as of `connect`, count for the call that makes it: so
-    they belong into one place, or into PYNOTIFY_NAME in the environment (`pynotify.open`).
+    makes a new one.  `wakeup` and `options` are as of `connect`.  A call that finds the connection
+    may leave them out.  Where it asks for others than the connection and its segment have,
+    `ProgrammingError` (`wakeup`) and `LayoutMismatch` name them and both values; so they belong
+    into one place, or into PYNOTIFY_NAME in the environment (`pynotify.open`).
     """
+    signo = wakeup_signal(wakeup)
     with _shared.lock:
-        connection = _shared.connections.get(name)
-        if connection is None or connection.closed:
+        found = _shared.find(name)
+        if found is None:
             made = connect(name, wakeup=wakeup, **options)
-            connection = _shared.connections.get(name)  # made by a signal handler in between
-            if connection is None or connection.closed:
-                connection = _shared.connections[name] = made
-            else:
-                made.close()
+            found = _shared.find(name)  # made by a signal handler in between
+            if found is None:
+                _shared.connections[name] = (made, signo)
+                return made
+            made.close()
+        connection, has = found
+        if wakeup is not None and signo != has:
+            raise ProgrammingError(
+                f'the connection to "{name}" that this process shares has '
+                f"wakeup={spell_wakeup(has)}, not wakeup={spell_wakeup(signo)}",
+                hint=f"Give the same wakeup to every get({name!r}), or leave it out of the later "
+                f"ones; connect({name!r}, wakeup={spell_wakeup(signo)}) makes another connection.",
+            )
+        if options:
+            _require_same(connection, name, options)
         return connection
+
+
+def _require_same(connection: Connection, name: str, options: Mapping[str, object]) -> None:
+    """Raise unless the segment of an open connection has these options."""
+    wanted = SegmentOptions(options)
+    try:
+        differences = wanted.mismatches(connection.link.handle.options())
+    except InterfaceError:  # another thread has closed it just now: so each method will say
+        return
+    if differences:
+        raise LayoutMismatch(
+            f'segment "{name}" was created with {"; ".join(differences)}, and this process has '
+            "a connection to it",
+            hint=f"Give the same options to every get({name!r}), in one place or in "
+            f"{variable(name)} in the environment, or leave them out of the later ones. To have "
+            "the new ones, end the processes that use the segment.",
+        )
 
 
 def close_shared(name: str) -> None:
     """Close the connection to `name` that this process shares, if there is one."""
     with _shared.lock:
-        connection = _shared.connections.pop(name, None)
-    if connection is not None:
-        connection.close()
+        found = _shared.connections.pop(name, None)
+    if found is not None:
+        found[0].close()
 
 
 # The lock may be held at the moment of the fork by a thread that the child does
 # not have, and the parent's connections are of no use there.
 os.register_at_fork(after_in_child=_shared.reset)
+
+
+public(connect, get)

@@ -15,6 +15,7 @@ from pynotify._generation import Generation
 from pynotify._hot import Notifier
 from pynotify._listeners import count_listeners, listened_channels, listened_patterns
 from pynotify._process import process
+from pynotify._public import public
 from pynotify._receiver import poll_limit
 from pynotify._registry import ThreadTransactions
 from pynotify._subscription import Subscription
@@ -467,3 +468,6 @@ class Transaction(Block):
             self._transactions.commit(transaction)
             self._statement = None
         return False
+
+
+public(Connection, Transaction)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from array import array
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from pynotify._hot import join
 from pynotify.errors import InvalidChannelName, PayloadDecodeError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import TypeAlias
 
     from typing_extensions import Buffer
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 #: Encoded names of the channels used lately.  Emptied when full: cheaper than ordering it.
 channel_cache: dict[str, bytes] = {}
 _CHANNEL_CACHE_SIZE = 4096
-_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def encode_pattern(pattern: str) -> bytes:
@@ -102,18 +99,24 @@ def encode_headers(headers: Mapping[str, str] | None) -> bytes:
     """The headers as JSON; nothing for no headers."""
     if not headers:
         return b""
+    import json  # noqa: PLC0415, few have headers
+    from collections.abc import Mapping  # noqa: PLC0415
+
     if not isinstance(headers, Mapping):
         raise TypeError(f"headers must be a mapping, not {type(headers).__name__}")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"a header is a str and has a str, not {name!r}: {value!r}")
-    return _encode_json(dict(headers)).encode("utf-8", "surrogatepass")
+    text = json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")
 
 
 def decode_headers(data: bytes) -> dict[str, str]:
     """The headers that encode_headers() or another program made; strange ones are left out."""
     if not data:
         return {}
+    import json  # noqa: PLC0415, as above
+
     try:
         found = json.loads(data.decode("utf-8", "surrogatepass"))
     except ValueError:

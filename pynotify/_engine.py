@@ -9,6 +9,7 @@ from pynotify._connection import Connection
 from pynotify._ffi import again, ffi, lib
 from pynotify._handle import Handle, LatencyLog, check_user
 from pynotify._listeners import channels_of_all
+from pynotify._public import public
 from pynotify._segments import backend_rows, map_segment
 from pynotify._types import BackendStat, CheckReport, EngineStat
 from pynotify.errors import SegmentCorrupt, check, native_error
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
     from pynotify._segments import Mapping
     from pynotify._types import ListenedChannel
     from pynotify.topics import TopicStats
@@ -245,3 +246,6 @@ def _backend_stat(row: Any) -> BackendStat:
         bridge=_BRIDGES.get(row.bridge),
         application_name=ffi.string(row.application_name).decode("utf-8", "replace"),
     )
+
+
+public(Engine, open)

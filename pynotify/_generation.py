@@ -9,6 +9,7 @@ from pynotify._encoding import encode_channel
 from pynotify._ffi import again, ffi, lib
 from pynotify._hot import Counter
 from pynotify._ownership import keep
+from pynotify._public import public
 from pynotify.errors import InvalidChannelName
 
 if TYPE_CHECKING:
@@ -115,3 +116,6 @@ def _encode(name: str) -> bytes:
     except InvalidChannelName as error:
         text = str(error).replace("channel name", "counter name", 1)
         raise InvalidChannelName(text) from error
+
+
+public(AsyncGeneration, Generation)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import faulthandler
-import logging
-import signal
 import sys
 
 from pynotify._ffi import lib
-
-logger = logging.getLogger("pynotify")
+from pynotify._log import logger
 
 _STDERR = 2
 
@@ -42,6 +38,9 @@ def _adopt_stack_printer() -> None:
     what it had for that signal.  Without one (valgrind keeps SIGRTMAX for itself) the process
     prints no stack.
     """
+    import faulthandler  # noqa: PLC0415, as signal
+    import signal  # noqa: PLC0415, a process that only sends does without
+
     if lib.pn_keep_disposition(signal.SIGRTMAX) != 0:
         return
     try:

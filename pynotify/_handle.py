@@ -7,14 +7,12 @@ refuses; so a caller looks `native` up for each call, and need not ask before it
 from __future__ import annotations
 
 import errno
-import logging
 import os
-import signal
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynotify import _guest as guest
 from pynotify._ffi import again, ffi, lib
 from pynotify._hot import Port
+from pynotify._log import logger
 from pynotify._ownership import CLOSED, adopt, keep, let_go
 from pynotify._process import process
 from pynotify.errors import (
@@ -27,11 +25,10 @@ from pynotify.errors import (
     native_error,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Self
-
-logger = logging.getLogger("pynotify")
+    from typing import Any, Self
 
 _EINTR = -errno.EINTR
 _NOTICE = lib.PN_NOTICE
@@ -40,11 +37,16 @@ _NOTICE_BYTES = 1024
 _LEAST_LOG_LIMIT = 1 << 20
 
 
-class LatencyLog(NamedTuple):
+class LatencyLog:
     """The directory of a connection's latency log, and the most bytes that its files may have."""
 
-    directory: str | os.PathLike[str] | None = None
-    limit: int | None = None
+    __slots__ = ("directory", "limit")
+
+    def __init__(
+        self, directory: str | os.PathLike[str] | None = None, limit: int | None = None
+    ) -> None:
+        self.directory = directory
+        self.limit = limit
 
     @classmethod
     def of(cls, directory: str | os.PathLike[str] | None, limit: int | None) -> Self:
@@ -96,14 +98,17 @@ class Handle(Port):
         database: str,
         log: LatencyLog = NO_LOG,
         wakeup: str | int | None = None,
+        *,
+        listens: bool = True,
     ) -> Handle:
         """Take a backend slot in the segment whose C engine `engine()` returns.
 
-        May be repeated.
+        May be repeated.  Without `listens` it never will, and no signal comes for it.
         """
         check_user(engine())
-        signo = _wakeup_signal(wakeup)
-        guest.prepare(signo)
+        signo = wakeup_signal(wakeup)
+        if listens:
+            guest.prepare(signo)
         if not isinstance(database, str):
             raise ProgrammingError(f"bad database name {database!r}: not a str")
         try:
@@ -235,15 +240,22 @@ def check_user(engine: Any) -> None:
         )
 
 
-def _wakeup_signal(wakeup: str | int | None) -> int:
+def wakeup_signal(wakeup: str | int | None) -> int:
     """The `signo` of pn_connect()."""
     if wakeup is None or wakeup == "sigusr1":
         return 0
     if wakeup == "poll":
         return -1
+    import signal  # noqa: PLC0415, it brings enum, and few need it here
+
     if isinstance(wakeup, int) and signal.SIGRTMIN <= wakeup <= signal.SIGRTMAX:
         return int(wakeup)
     raise ValueError(
         f'wakeup must be "sigusr1", "poll" or a real-time signal from {int(signal.SIGRTMIN)} '
         f"to {int(signal.SIGRTMAX)}, not {wakeup!r}"
     )
+
+
+def spell_wakeup(signo: int) -> str:
+    """A `signo` of pn_connect() as the user writes `wakeup`."""
+    return {0: '"sigusr1"', -1: '"poll"'}.get(signo, str(signo))

@@ -10,14 +10,13 @@ connections.
 
 from __future__ import annotations
 
-import importlib
 import sys
 
 
 def _is_main() -> bool:
     for name in ("_interpreters", "_xxsubinterpreters"):  # from Python 3.13 on, before
         try:
-            interpreters = importlib.import_module(name)
+            interpreters = __import__(name)
         except ImportError:
             continue
         return bool(interpreters.get_current() == interpreters.get_main())

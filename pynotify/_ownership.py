@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from pynotify._ffi import ffi, lib
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 CLOSED = lib.pn_closed_conn()
 CLOSED_CONSUMER = lib.pn_closed_consumer()

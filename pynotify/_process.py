@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Resettable(Protocol):
+        """An object with locks or messages that are of no use in the child of a fork."""
+
+        def reset_in_child(self) -> None:
+            """Make new locks: one that another thread held at the fork is never released."""
 
 
 class _Process:
@@ -15,13 +24,6 @@ class _Process:
 
     def refresh(self) -> None:
         self.pid = os.getpid()
-
-
-class Resettable(Protocol):
-    """An object with locks or messages that are of no use in the child of a fork."""
-
-    def reset_in_child(self) -> None:
-        """Make new locks: one that another thread held at the fork is never released."""
 
 
 process = _Process()

@@ -11,7 +11,6 @@ the next caller finishes what the interrupted one has begun.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from functools import cache
@@ -22,6 +21,7 @@ from pynotify._batch import NotifyBatch
 from pynotify._ffi import again, ffi, lib
 from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet
 from pynotify._inbox import Inboxes, Pattern
+from pynotify._log import logger
 from pynotify._ownership import CLOSED
 from pynotify._process import reset_after_fork
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT, Reader
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
         def read(self) -> None:
             """What was read is where it belongs."""
 
-
-logger = logging.getLogger("pynotify")
 
 _NO_LIMIT = 1 << 62
 

@@ -11,12 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import logging
 import os
-import re
 import stat
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import posix_ipc
 
@@ -24,9 +21,10 @@ from pynotify._array_files import array_files, remove_array_files
 from pynotify._closing import ClosedByWith
 from pynotify._configured import configured
 from pynotify._ffi import again, ffi, lib
+from pynotify._log import logger
 from pynotify._options import SegmentOptions
 from pynotify._ownership import adopt, keep, let_go
-from pynotify._types import SegmentInfo
+from pynotify._public import public
 from pynotify.errors import (
     InterfaceError,
     LayoutMismatch,
@@ -38,18 +36,21 @@ from pynotify.errors import (
     native_error,
 )
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from collections.abc import Mapping as Options
+    from typing import Any, TypeVar
 
-_Made = TypeVar("_Made")
+    from pynotify._types import SegmentInfo
 
-logger = logging.getLogger("pynotify")
+    _Made = TypeVar("_Made")
 
 # Creating, attaching and replacing race with other processes: for so long another try is made.
 _PATIENCE = float(lib.PN_OPEN_PATIENCE_S)
 _PAUSE = 0.005  # before looking again at what another process is about to remove
-_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{1,100}")
+_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
+_LONGEST_NAME = 100
 _SHM_DIRECTORY = "/dev/shm"
 _PID_NAMESPACE = "belongs to pid namespace"
 
@@ -199,6 +200,8 @@ def _remove_orphans(name: str) -> None:
 
     Listed before the name is looked at once more: then they are not of one made since.
     """
+    import re  # noqa: PLC0415, not for every command
+
     prefix = f"pynotify-lock.{os.geteuid()}.{name}."
     number = re.compile(re.escape(prefix) + r"[0-9a-f]{16}\.[0-9]+")
     with contextlib.suppress(FileNotFoundError):
@@ -215,15 +218,22 @@ def _remove_orphans(name: str) -> None:
 
 def segments() -> list[SegmentInfo]:
     """Every segment of the calling user, by name."""
+    from pynotify._types import SegmentInfo  # noqa: PLC0415, dataclasses are dear to import
+
+    return [SegmentInfo(**fields) for fields in survey_segments()]
+
+
+def survey_segments() -> list[dict[str, Any]]:
+    """The fields of the `SegmentInfo` of each."""
     prefix = _shm_name("")[1:]
     found = []
     with contextlib.suppress(FileNotFoundError):
         for entry in sorted(os.listdir(_SHM_DIRECTORY)):
             name = entry.removeprefix(prefix)
-            if entry.startswith(prefix) and _NAME.fullmatch(name):
-                info = segment_info(name)
-                if info is not None:
-                    found.append(info)
+            if entry.startswith(prefix) and _is_name(name):
+                fields = _survey(name)
+                if fields is not None:
+                    found.append(fields)
     return found
 
 
@@ -370,6 +380,13 @@ def _remove(
 
 def segment_info(name: str) -> SegmentInfo | None:
     """None when there is no such segment (any more), or what has the name is none of ours."""
+    from pynotify._types import SegmentInfo  # noqa: PLC0415, dataclasses are dear to import
+
+    fields = _survey(name)
+    return None if fields is None else SegmentInfo(**fields)
+
+
+def _survey(name: str) -> dict[str, Any] | None:
     try:
         descriptor = _open_file(name)
     except OperationalError:  # another user's, or no segment
@@ -382,15 +399,15 @@ def segment_info(name: str) -> SegmentInfo | None:
             status = descriptor.status
             pids = live_pids(name)
             outside = bool(pids) and _PID_NAMESPACE in mismatch
-            return SegmentInfo(
-                name,
-                status.st_size,
-                status.st_ctime,
-                len(pids),
-                stale=not outside,
-                other_pid_namespace=outside,
-                last_used=status.st_ctime,
-            )
+            return {
+                "name": name,
+                "size": status.st_size,
+                "created": status.st_ctime,
+                "backends": len(pids),
+                "stale": not outside,
+                "other_pid_namespace": outside,
+                "last_used": status.st_ctime,
+            }
         with mapping:
             created = lib.pn_engine_created_ns(mapping.usable()) / 1e9
             used = lib.pn_engine_used_ns(mapping.usable()) / 1e9
@@ -399,7 +416,15 @@ def segment_info(name: str) -> SegmentInfo | None:
                 backends = lib.pn_engine_backends(mapping.usable())
             except OperationalError:  # corrupt or unlinked, but listing goes on
                 backends = len(live_pids(name))
-        return SegmentInfo(name, size, created, backends, stale=False, last_used=used)
+        return {
+            "name": name,
+            "size": size,
+            "created": created,
+            "backends": backends,
+            "stale": False,
+            "other_pid_namespace": False,
+            "last_used": used,
+        }
 
 
 def backend_rows(call: Callable[..., int]) -> tuple[Any, Any]:
@@ -457,11 +482,16 @@ def _lose_no_messages(name: str, mismatch: str, mapping: Mapping) -> None:
 
 def check_name(name: str) -> None:
     """Raise a `ProgrammingError` for a bad segment name."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _is_name(name):
         raise ProgrammingError(
             f"bad segment name {name!r}",
             hint="Use 1 to 100 of A-Z a-z 0-9 _ . - and no leading dot.",
         )
+
+
+def _is_name(name: str) -> bool:
+    letters_fit = 0 < len(name) <= _LONGEST_NAME and _LETTERS.issuperset(name)
+    return letters_fit and not name.startswith(".")
 
 
 def _shm_name(name: str) -> str:
@@ -475,3 +505,6 @@ def _path(name: str) -> str:
 def _join(pids: list[int]) -> str:
     """0 stands for a process of another pid namespace: the kernel does not tell its pid."""
     return ", ".join(str(pid) if pid else "(in another pid namespace)" for pid in pids)
+
+
+public(segments, unlink)

@@ -7,7 +7,6 @@ while Python's signal handlers run.
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
 
 from pynotify._encoding import (
     channel_cache,
@@ -17,16 +16,32 @@ from pynotify._encoding import (
     join_payloads,
 )
 from pynotify._ffi import again, ffi, lib
-from pynotify._transaction import NotifyIn
+from pynotify._notify_in import NotifyIn
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import Any, Protocol
 
     from typing_extensions import Buffer
 
     from pynotify._encoding import Payloads
     from pynotify._handle import Handle
-    from pynotify._registry import Transactions
+    from pynotify._transaction import OpenTransaction
+
+    class Transactions(Protocol):
+        """The open transactions of a connection, as far as sending needs them."""
+
+        @property
+        def by_owner(self) -> Mapping[Any, OpenTransaction]:
+            """By thread or task."""
+
+        def owner(self) -> Any:
+            """The calling one."""
+
+        def on_its_own(self, action: Callable[[OpenTransaction], None]) -> None:
+            """Do it in a transaction of its own."""
+
 
 # A global, because looking an attribute up on the extension module costs as much as a branch.
 _pn_notify_cstr = lib.pn_notify_cstr

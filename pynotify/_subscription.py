@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pynotify._closing import ClosedByWith
 from pynotify._inbox import Inbox, keys_of
 from pynotify._leader import ThreadWaiter
+from pynotify._log import logger
+from pynotify._public import public
 from pynotify._time import nanoseconds
 from pynotify.errors import Error, InterfaceError, Timeout
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Notify | Gap], object]
     ErrorHandler = Callable[[Exception], object]
-
-logger = logging.getLogger("pynotify")
 
 
 class Subscription(ClosedByWith):
@@ -295,3 +294,6 @@ class SubscriptionThread(threading.Thread):
             self._on_error(error)
         else:
             logger.error("%s: %r raised", self.name, self._handler, exc_info=error)
+
+
+public(Subscription)

@@ -8,7 +8,6 @@ block may end what.
 from __future__ import annotations
 
 import errno
-import logging
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pynotify._encoding import (
@@ -19,6 +18,7 @@ from pynotify._encoding import (
     join_payloads,
 )
 from pynotify._ffi import again, ffi, lib
+from pynotify._notify_in import NotifyIn
 from pynotify._ownership import CLOSED, ENDED, adopt, keep, let_go
 from pynotify.errors import (
     InFailedTransaction,
@@ -46,33 +46,12 @@ _EINTR = -errno.EINTR
 
 FAILED = "current transaction is aborted, commands ignored until end of transaction block"
 
-logger = logging.getLogger("pynotify")
-
 
 class Level(Protocol):
     """A `with` block that was entered."""
 
     #: The core's level of its savepoint; 0 for the transaction itself.
     level: int
-
-
-class NotifyIn:
-    """A pn_notify_in; `native` lives as long as this."""
-
-    __slots__ = ("_kept", "native")
-
-    def __init__(
-        self, name: bytes, blob: bytes, lengths: array[int], headers: bytes, *, dedup: bool
-    ) -> None:
-        native = ffi.new("pn_notify_in *")
-        parts = [ffi.from_buffer("char[]", part) for part in (name, blob, headers)]
-        lens = ffi.from_buffer("uint32_t[]", lengths)
-        self._kept = parts, lens
-        native.channel, native.payloads, native.headers = parts
-        native.channel_len, native.headers_len = len(name), len(headers)
-        native.lens, native.n = lens, len(lengths)
-        native.keep_equal = not dedup
-        self.native: Any = native
 
 
 class OpenTransaction:

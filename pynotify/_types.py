@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pynotify._hot import Notify
+from pynotify._public import public
 
 __all__ = ["BackendStat", "CheckReport", "EngineStat", "Gap", "Notify", "SegmentInfo"]
 
@@ -168,3 +169,6 @@ class SegmentInfo:
     stale: bool
     other_pid_namespace: bool = False
     last_used: float = 0.0
+
+
+public(BackendStat, CheckReport, EngineStat, Gap, ListenedChannel, Notify, SegmentInfo)

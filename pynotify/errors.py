@@ -11,6 +11,7 @@ import errno
 import os
 
 from pynotify._ffi import ffi, lib
+from pynotify._public import public
 
 __all__ = [
     "ActiveTransaction",
@@ -372,3 +373,6 @@ def check(result: int) -> int:
     if result < 0:
         raise native_error(result)
     return result
+
+
+public(*(globals()[name] for name in __all__))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Unpack
 
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
 
 __all__ = ["DEFAULT_PORT", "Gateway", "GatewayStat"]
 

@@ -305,7 +305,8 @@ static PyObject *begin(PyObject *self, PyObject *ident)
     (void) self;
     main_thread = PyLong_AsUnsignedLong(ident);
     Py_XDECREF(wakeup_setter);
-    wakeup_setter = PyErr_Occurred() ? NULL : pn_py_import("signal", "set_wakeup_fd");
+    /* signal has it from there, and imports enum besides: dear for a process that only sends. */
+    wakeup_setter = PyErr_Occurred() ? NULL : pn_py_import("_signal", "set_wakeup_fd");
     return wakeup_setter == NULL ? NULL : Py_NewRef(Py_None);
 }
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import os
 import random
 import select
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynotify._closing import ClosedByWith
 from pynotify._engine import open as open_segment
+from pynotify._log import logger
 from pynotify.bridge._control import ControlRequest, ControlServer
 from pynotify.bridge._local import LocalSide
 from pynotify.bridge._outgoing import Backlog
@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Unpack
 
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
     from pynotify.bridge._upstream import Upstream
-
-logger = logging.getLogger("pynotify")
 
 _LIMIT: Final = 7999  # bytes of a payload upstream
 _MAX_CHANNEL: Final = 63

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from itertools import groupby
 from operator import itemgetter
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pynotify._encoding import encode_channel
 from pynotify._ffi import again, lib
+from pynotify._log import logger
 from pynotify._types import Gap, Notify
 from pynotify.errors import (
     OperationalError,
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     #: channel, payload, pid of the sender upstream
     Incoming = tuple[bytes, bytes, int]
-
-logger = logging.getLogger("pynotify")
 
 _AT_ONCE: Final = 256
 _QUIET: Final = 5.0  # seconds between two warnings

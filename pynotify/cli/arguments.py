@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -110,4 +112,6 @@ def add_json(parser: argparse.ArgumentParser, what: str) -> None:
 
 def print_json(document: Any, *, indent: int | None = 1) -> None:
     """One document; nothing in it can be taken for an escape sequence, as it is ASCII."""
+    import json  # noqa: PLC0415, the most of commands do without it
+
     print(json.dumps(document, indent=indent), flush=True)

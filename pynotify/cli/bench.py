@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pynotify._connection import Connection
     from pynotify._engine import Engine
 
-SUMMARY = "measure throughput and latency on this machine"
 _PING, _PONG, _STREAM, _END, _READY = "ping", "pong", "stream", "end", "ready"
 _PATIENCE = 10.0
 _PAUSE = 0.001

@@ -14,8 +14,6 @@ from pynotify.cli.terminal import say
 if TYPE_CHECKING:
     from types import FrameType
 
-SUMMARY = "be the way to a PostgreSQL, for all listeners of this host"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""

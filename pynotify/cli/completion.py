@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
-SUMMARY = "print what a shell reads to complete commands, options and segments"
 _FILES = {"bash": "pynotify", "zsh": "_pynotify"}
 
 

@@ -15,7 +15,6 @@ from pynotify.errors import LayoutMismatch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SUMMARY = "make a segment with options"
 
 OPTIONS = {
     "queue_pages": ("N", "pages of 8 KiB in the ring"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 
-SUMMARY = "run the demonstration (python -m pynotify.demo)"
-
 
 def run(words: list[str]) -> int:
     """Run it; 2 means that a guarantee was broken."""

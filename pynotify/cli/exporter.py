@@ -8,8 +8,6 @@ import signal
 from pynotify.cli import arguments, metrics, systemd
 from pynotify.cli.terminal import say
 
-SUMMARY = "serve the figures to Prometheus"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""

@@ -15,8 +15,6 @@ from pynotify.gateway import DEFAULT_PORT, Gateway
 if TYPE_CHECKING:
     from types import FrameType
 
-SUMMARY = "speak PostgreSQL's protocol on a segment: LISTEN and NOTIFY, and no database"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""

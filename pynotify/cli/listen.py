@@ -14,18 +14,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pynotify._connect import connect
+from pynotify._engine import open as open_segment
 from pynotify._table import escape
 from pynotify._types import Gap, Notify
 from pynotify.cli import arguments
 from pynotify.cli.terminal import Watch, decode, is_terminal, say
+from pynotify.errors import SegmentNotFound, SegmentUnlinked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pynotify._connection import Connection
 
-SUMMARY = "print notifications as they come"
 _AT_ONCE = 256
+_LOOK = 0.1  # seconds between two looks for the segment
 _FIELDS = ("channel", "payload", "pid", "backend_id", "seq", "sent_ns", "pattern")
 _FIELD = re.compile(r"\{(\w+)\}")
 _FIELD_BYTES = re.compile(_FIELD.pattern.encode())
@@ -43,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="all channels that match: *, ? and [a-z] as in Redis; may be repeated",
     )
     arguments.add_connection(parser)
+    parser.add_argument(
+        "--create",
+        action="store_true",
+        help="make the segment if there is none, with the options of PYNOTIFY_NAME; otherwise it "
+        "waits for a program that makes it",
+    )
     arguments.add_bounds(parser, "that many notifications")
     parser.add_argument(
         "--format",
@@ -84,7 +92,10 @@ def run(options: argparse.Namespace) -> int:
     """Listen until the count is reached, the time is over or the output is not read any more."""
     show = _run_command(options.exec) if options.exec else _print_lines(options)
     seen = 0
-    with connect(options.name, database=options.database) as connection:
+    connection = _connect(options)
+    if connection is None:
+        return 0 if options.count is None else 1
+    with connection:
         with connection.transaction():
             connection.listen(*options.channels)
             connection.listen_pattern(*options.patterns)
@@ -92,6 +103,30 @@ def run(options: argparse.Namespace) -> int:
             show(message)
             seen += isinstance(message, Notify)
     return 0 if options.count is None or seen == options.count else 1
+
+
+def _connect(options: argparse.Namespace) -> Connection | None:
+    """Connect when there is a segment; None when the time was over before.
+
+    A segment that this command made would have other options than the program's that comes later.
+    """
+    if options.create:
+        return connect(options.name, database=options.database)
+    deadline = None if options.timeout is None else time.monotonic() + options.timeout
+    watch = None
+    while True:
+        try:
+            with open_segment(options.name, create=False) as engine:
+                return engine.connect(options.database)
+        except (SegmentNotFound, SegmentUnlinked):
+            pass
+        if deadline is not None and time.monotonic() >= deadline:
+            return None
+        if watch is None:
+            watch = Watch()
+            say(f'pynotify listen: waiting for segment "{options.name}"; --create makes it')
+        left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
+        watch.wait(left)
 
 
 def _messages(

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from typing import TYPE_CHECKING
 
-from pynotify._segments import segments
+from pynotify._segments import survey_segments
 from pynotify._table import duration, local_time, size, table, yes
 from pynotify.cli import arguments
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
-    from pynotify._types import SegmentInfo
-
-SUMMARY = "list the segments of this user"
 _HEADINGS = ("NAME", ">SIZE", "CREATED", ">BACKENDS", ">LAST USED", "STALE")
 
 
@@ -26,18 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """List them."""
-    found = segments()
+    found = survey_segments()
     if options.json:
-        arguments.print_json([dataclasses.asdict(info) for info in found])
+        arguments.print_json(found)
         return 0
     rows = (
         (
-            info.name,
-            size(info.size),
-            local_time(info.created),
-            info.backends,
-            "now" if info.backends else f"{duration(max(0.0, time.time() - info.last_used))} ago",
-            _stale(info),
+            info["name"],
+            size(info["size"]),
+            local_time(info["created"]),
+            info["backends"],
+            "now" if info["backends"] else f"{_ago(info['last_used'])} ago",
+            "other pid namespace" if info["other_pid_namespace"] else yes(info["stale"]),
         )
         for info in found
     )
@@ -45,5 +42,5 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _stale(info: SegmentInfo) -> str:
-    return "other pid namespace" if info.other_pid_namespace else yes(info.stale)
+def _ago(moment: Any) -> str:
+    return duration(max(0.0, time.time() - moment))

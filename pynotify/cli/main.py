@@ -6,26 +6,24 @@ Ctrl-C.  A reader of standard output that goes away is the end of a command, and
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
 
+from pynotify._version import version
+from pynotify.cli.commands import COMMANDS
+from pynotify.cli.plain import Parser
 from pynotify.cli.terminal import complain, say
 from pynotify.errors import Error, SegmentNotFound
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
 
 DESCRIPTION = "LISTEN/NOTIFY between the processes of this host"
 NOT_FOUND = "`pynotify ls` lists what there is."
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-
-#: Imported when they are called for.
-COMMANDS = (
-    *("listen", "notify", "topics", "create", "ls", "stat", "top", "doctor", "rm"),
-    *("bench", "demo", "exporter", "bridge", "gateway", "completion"),
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,14 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, words: list[str]) -> int:
-    command = importlib.import_module(f"pynotify.cli.{name}")
+    command = _module(f"pynotify.cli.{name}")
     if name in ("demo", "topics"):  # they have parsers of their own
         return int(command.run(words))
-    parser = argparse.ArgumentParser(f"pynotify {name}", description=command.SUMMARY)
+    parser = Parser(f"pynotify {name}", COMMANDS[name])
     command.add_arguments(parser)
-    # Intermixed for `notify CHANNEL --name app PAYLOAD`, which forgets what a leading "--" meant.
-    parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
-    options = parse(words)
+    options = parser.parse(words)
     if hasattr(command, "check"):
         command.check(parser, options)
     return int(command.run(options))
@@ -77,9 +73,7 @@ def _without_command(name: str) -> int:
         print(_help())
         return DONE
     if name in ("-V", "--version"):
-        from importlib.metadata import version  # noqa: PLC0415, dearer than all that ls needs
-
-        print(f"pynotify {version('pynotify-ipc')}")
+        print(f"pynotify {version()}")
         return DONE
     if name:
         import difflib  # noqa: PLC0415, only a typo needs it
@@ -91,17 +85,20 @@ def _without_command(name: str) -> int:
     return USAGE
 
 
+def _module(name: str) -> Any:
+    """Import a command when it is called for; importlib itself is dear."""
+    __import__(name)
+    return sys.modules[name]
+
+
 def _help() -> str:
-    commands: list[tuple[str, Any]] = [
-        (name, importlib.import_module(f"pynotify.cli.{name}")) for name in COMMANDS
-    ]
     return "\n".join(
         [
             "usage: pynotify COMMAND ...",
             "",
             DESCRIPTION,
             "",
-            *(f"  {name:<10} {command.SUMMARY}" for name, command in commands),
+            *(f"  {name:<10} {summary}" for name, summary in COMMANDS.items()),
             "",
             "`pynotify COMMAND --help` says more.",
             "Exit status: 0 done, 1 it could not be done or a problem was found, 2 wrong usage,",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 
-from pynotify._connect import connect
+from pynotify._post import Post
 from pynotify.cli import arguments
 
-SUMMARY = "send a notification"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
 _STANDARD_INPUT = "-"
 
 
@@ -19,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "words",
         metavar="CH [PAYLOAD|-]",
         nargs="+",
-        action=_ChannelAndPayload,
         help='a channel, and the payload; "-" takes it from standard input, byte for byte',
     )
     arguments.add_connection(parser)
@@ -31,23 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class _ChannelAndPayload(argparse.Action):
-    """Two words at most.  As one argument, since argparse fills a "?" before it has seen all."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        if not isinstance(values, list) or len(values) > 2:
-            parser.error("a payload of several words has to be quoted")
-        namespace.words = values
-
-
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """What the parser cannot see by itself."""
+    if len(options.words) > 2:
+        parser.error("a payload of several words has to be quoted")
     if options.lines and options.words[1:] not in ([], [_STANDARD_INPUT]):
         parser.error("--lines takes the payloads from standard input")
 
@@ -60,11 +48,11 @@ def run(options: argparse.Namespace) -> int:
         data = sys.stdin.buffer.read()
     else:
         data = os.fsencode(payload)
-    with connect(options.name, database=options.database) as connection:
+    with Post(options.name, options.database) as post:
         if options.lines:
-            connection.notify_many(channel, lines_of(data))
+            post.sender.notify_many(channel, lines_of(data), dedup=True)
         else:
-            connection.notify(channel, data)
+            post.sender.notify(channel, data)
     return 0
 
 

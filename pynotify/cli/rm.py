@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from pynotify._types import SegmentInfo
 
-SUMMARY = "remove segments"
 _IN_USE = "End them or close their connections first, or use --force."
 
 

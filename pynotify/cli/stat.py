@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from pynotify._types import EngineStat
 
-SUMMARY = "show the counters and backends of a segment"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-import signal
 import sys
-from typing import TYPE_CHECKING, NoReturn
 
 from pynotify._table import escape
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from types import FrameType
-
-_ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+    from typing import NoReturn
 
 
 def decode(data: bytes) -> str:
@@ -39,7 +36,7 @@ def can_redraw() -> bool:
 
 def coloured(text: str, code: str) -> str:
     """The text with the SGR code, unless NO_COLOR is set or it would not be seen."""
-    if not can_redraw() or os.environ.get("NO_COLOR"):
+    if not (text and code) or not can_redraw() or os.environ.get("NO_COLOR"):
         return text
     return f"\x1b[{code}m{text}\x1b[0m"
 
@@ -65,6 +62,8 @@ class Watch:
     """
 
     def __init__(self, *descriptors: int) -> None:
+        import select  # noqa: PLC0415
+
         self._poll = select.poll()
         self._output = sys.stdout.fileno()
         self._poll.register(self._output, 0)
@@ -102,7 +101,10 @@ def _raise_ended(number: int, _frame: FrameType | None) -> NoReturn:
 @contextlib.contextmanager
 def tidied_up() -> Iterator[None]:
     """SIGTERM and SIGHUP end the block as an exception does, and then the process as ever."""
-    before = {number: signal.signal(number, _raise_ended) for number in _ENDINGS}
+    import signal  # noqa: PLC0415
+
+    endings = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, _raise_ended) for number in endings}
     try:
         yield
     except _Ended as ended:

@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 import tty
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynotify._table import escape, pairs
 from pynotify.cli import arguments
@@ -22,15 +22,26 @@ from pynotify.cli.topics.look import topic_table
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import FrameType
 
     from pynotify._types import BackendStat, EngineStat
 
-SUMMARY = "watch the rates and backends of a segment"
-_QUIT = b"qQ\x03\x04"
+_QUIT, _AGAIN, _NO_KEY = b"qQ\x03\x04", b" ", b"none"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+#: SGR codes.  A queue that is half full is a problem to `pynotify doctor`, too.
+_TITLE, _HEADING, _DIM, _BEHIND, _BAD = "1", "1;36", "2", "33", "1;31"
+_HALF_FULL = 0.5
+
+
+class _Line(NamedTuple):
+    """One of the screen, and its colour."""
+
+    text: str
+    code: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +80,8 @@ def _print(options: argparse.Namespace, before: Sample) -> None:
         if options.json:
             arguments.print_json(_document(options.name, before, now), indent=None)
         else:
-            print(*([""] if printed else []), *_lines(options.name, before, now), sep="\n")
+            lines = [line.text for line in _lines(options.name, before, now)]
+            print(*([""] if printed else []), *lines, sep="\n")
             sys.stdout.flush()
         before = now
         printed += 1
@@ -85,18 +97,25 @@ def _redraw(options: argparse.Namespace, before: Sample, screen: _Screen) -> Non
     now = before
     while True:
         head, *rest = _lines(options.name, before, now)
-        screen.draw([f"{head}  q quits", *rest])
+        screen.draw([_Line(f"{head.text}  q quits, space looks again", head.code), *rest])
         before = now
         while (left := before.at + options.interval - time.monotonic()) > 0:
-            if screen.quit_within(left):
+            key = screen.key_within(left)
+            if key in _QUIT:
                 return
+            if key in _AGAIN:
+                break
         now = _take(options)
 
 
-def _lines(name: str, before: Sample, now: Sample) -> list[str]:
-    head = f"{name}  {time.strftime('%H:%M:%S')}"
+def _lines(name: str, before: Sample, now: Sample) -> list[_Line]:
+    head = _Line(f"{name}  {time.strftime('%H:%M:%S')}", _TITLE)
     if now.stat is None:
-        return [head, "", *map(escape, str(now.error).split("\n"))]
+        return [
+            head,
+            _Line(""),
+            *(_Line(escape(text), _BAD) for text in str(now.error).split("\n")),
+        ]
     speed = {key: f"{value:,.0f}/s" for key, value in rates(before, now).items()}
     figures = pairs(
         [
@@ -106,14 +125,37 @@ def _lines(name: str, before: Sample, now: Sample) -> list[str]:
             ("wake-ups", f"{speed['wakeups_useful']} useful, {speed['wakeups_useless']} useless"),
         ]
     )
-    lines = [head, "", *figures, "", *backend_table(_laggards_first(now.stat))]
+    queue, *others = map(_Line, figures)
+    lines = [head, _Line(""), queue._replace(code=_of_queue(now.stat)), *others]
+    backends = _laggards_first(now.stat)
+    lines += _table(backend_table(backends), [_of_backend(each, now.stat) for each in backends])
     if now.channels:
-        lines += ["", *channel_table(now.channels, channel_rates(before, now))]
+        lines += _table(channel_table(now.channels, channel_rates(before, now)))
     if now.patterns:
-        lines += ["", *channel_table(now.patterns, pattern_rates(before, now), "PATTERN")]
+        lines += _table(channel_table(now.patterns, pattern_rates(before, now), "PATTERN"))
     if now.topics:
-        lines += ["", *topic_table(now.topics, topic_rates(before, now))]
+        lines += _table(topic_table(now.topics, topic_rates(before, now)))
     return lines
+
+
+def _table(lines: Sequence[str], codes: Sequence[str] = ()) -> list[_Line]:
+    """An empty line, the headings, and the rows in their colours."""
+    rows = lines[1:]
+    plain = [""] * (len(rows) - len(codes))
+    return [_Line(""), _Line(lines[0], _HEADING), *map(_Line, rows, [*codes, *plain])]
+
+
+def _of_queue(stat: EngineStat) -> str:
+    if stat.queue_usage >= _HALF_FULL:
+        return _BAD
+    return _BEHIND if stat.tail_holder_pid is not None else ""
+
+
+def _of_backend(backend: BackendStat, stat: EngineStat) -> str:
+    if not backend.lag_bytes:
+        return _DIM if backend.asleep else ""
+    holds = backend.pid == stat.tail_holder_pid and stat.queue_usage >= _HALF_FULL
+    return _BAD if holds else _BEHIND
 
 
 def _take(options: argparse.Namespace) -> Sample:
@@ -181,23 +223,28 @@ class _Screen:
         os.kill(os.getpid(), signal.SIGSTOP)
         self.enter()
 
-    def draw(self, lines: list[str]) -> None:
+    def draw(self, lines: list[_Line]) -> None:
         """As many lines as there is room for, none wrapped."""
         columns, rows = shutil.get_terminal_size()
         if len(lines) > rows:
-            lines = [*lines[: rows - 1], f"... {len(lines) - rows + 1} more"]
-        lines = [line[:columns] for line in lines]
-        lines[0] = coloured(lines[0], "1")
-        text = "\n".join(line + _TO_END_OF_LINE for line in lines)
+            lines = [*lines[: rows - 1], _Line(f"... {len(lines) - rows + 1} more", _DIM)]
+        # Cut first: a colour takes no room, and has to end.
+        cut = [coloured(line.text[:columns], line.code) for line in lines]
+        text = "\n".join(line + _TO_END_OF_LINE for line in cut)
         self._write(_HOME + text + _TO_END_OF_SCREEN)
 
-    def quit_within(self, seconds: float) -> bool:
-        """Whether q was typed; waits no longer than that."""
+    def key_within(self, seconds: float) -> bytes:
+        """The key that was typed, if it means something; waits no longer than that.
+
+        One that ends comes before others.
+        """
         ready = self._watch.wait(seconds)
         if self._keyboard is None or self._keyboard not in ready:
-            return False
+            return _NO_KEY
         keys = os.read(self._keyboard, 64)
-        return not keys or any(key in _QUIT for key in keys)
+        if not keys or any(key in _QUIT for key in keys):  # the terminal is closed, or one ends
+            return _QUIT[:1]
+        return _AGAIN if any(key in _AGAIN for key in keys) else _NO_KEY
 
     @staticmethod
     def _write(text: str) -> None:

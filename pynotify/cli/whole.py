@@ -10,7 +10,8 @@ import argparse
 import importlib
 
 from pynotify.cli import topics
-from pynotify.cli.main import COMMANDS, DESCRIPTION
+from pynotify.cli.commands import COMMANDS
+from pynotify.cli.main import DESCRIPTION
 
 _ENDING = """Exit status: 0 done, 1 it could not be done or a problem was found, 2 wrong usage,
 130 after Ctrl-C."""
@@ -39,9 +40,9 @@ def whole() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("pynotify", description=DESCRIPTION, epilog=_ENDING)
     parser.add_argument("-V", "--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(metavar="COMMAND")
-    for name in COMMANDS:
+    for name, summary in COMMANDS.items():
         command = importlib.import_module(f"pynotify.cli.{name}")
-        one = commands.add_parser(name, help=command.SUMMARY, description=command.SUMMARY)
+        one = commands.add_parser(name, help=summary, description=summary)
         if name == "topics":
             of_topics = one.add_subparsers(metavar="ACTION")
             for word, action in topics.actions():

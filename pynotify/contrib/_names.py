@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from pynotify._connection import Connection
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
 
 #: What adapters ask for when they make the segment: most names fit as they are then.
 PREFERRED: OpenOptions = {"max_channel_name": 255}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
+from pynotify._log import logger
 from pynotify._segments import check_name
 from pynotify._types import Gap
 from pynotify.contrib._names import connect_async_preferring, fitting, limit_of
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from pynotify._async_connection import AsyncConnection
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
     from pynotify.pubsub import Received
-
-logger = logging.getLogger("pynotify")
 
 
 class Stream:

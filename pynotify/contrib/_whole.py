@@ -15,11 +15,11 @@ which cost a process that wakes up for one message more than the message.
 from __future__ import annotations
 
 import asyncio
-import logging
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from pynotify._inbox import Inbox
+from pynotify._log import logger
 from pynotify._types import Gap
 from pynotify.errors import InterfaceError
 from pynotify.pubsub import AsyncPubSub
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from pynotify._async_connection import AsyncConnection
     from pynotify._types import Notify
-
-logger = logging.getLogger("pynotify")
 
 
 class _Passing(Inbox):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import math
 import os
 import select
@@ -28,6 +27,7 @@ import msgpack
 from channels.exceptions import ChannelFull, MessageTooLarge
 from channels.layers import BaseChannelLayer
 
+from pynotify._log import logger
 from pynotify._segments import check_name
 from pynotify._types import Gap
 from pynotify.contrib._mailbox import Mailbox
@@ -39,12 +39,10 @@ from pynotify.pubsub import PubSub
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
     from pynotify.topics import Consumer
 
 __all__ = ["PynotifyChannelLayer"]
-
-logger = logging.getLogger("pynotify")
 
 #: Objects of more bytes are sent by a thread: the loop goes on meanwhile.
 _LARGE = 1 << 16

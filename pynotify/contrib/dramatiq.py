@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pynotify import topics
     from pynotify._connection import Connection
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
 
 __all__ = ["PynotifyBroker"]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from typing import Unpack
 
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
 
 __all__ = ["PynotifyChannelsBackend"]
 

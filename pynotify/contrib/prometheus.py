@@ -12,7 +12,6 @@ run `pynotify exporter`.
 
 from __future__ import annotations
 
-import logging
 from importlib.metadata import version
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from pynotify._engine import Engine
 from pynotify._engine import open as open_segment
+from pynotify._log import logger
 from pynotify._procfs import command_name
 from pynotify._segments import check_name, segments
 from pynotify.contrib import _figures
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pynotify._types import EngineStat, ListenedChannel
     from pynotify.gateway import Gateway
     from pynotify.topics import ChannelStats, TopicStats
-
-logger = logging.getLogger("pynotify")
 
 _SEGMENT = ("segment",)
 #: Seconds for the writer lock, far less than any scrape_timeout: it is free in microseconds.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from pynotify._connection import Connection
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
 
 __all__ = ["AsyncPynotifyManager", "PynotifyManager"]
 

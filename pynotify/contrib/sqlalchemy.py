@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from pynotify._connection import Connection, Transaction
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
 
     AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any]
     Action = Callable[[Connection], object]

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import re
 from collections import deque
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from starlette.responses import StreamingResponse
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from pynotify._log import logger
 from pynotify._segments import check_name
 from pynotify._types import Gap
 from pynotify.contrib._names import connect_async_preferring, fitting, limit_of
@@ -45,11 +45,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from pynotify._async_connection import AsyncConnection
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
 
 __all__ = ["Broadcast", "Member", "Message"]
-
-logger = logging.getLogger("pynotify")
 
 _CHANNEL = "broadcast"
 _PRESENT = "present"

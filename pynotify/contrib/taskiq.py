@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from taskiq import BrokerMessage
 
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
     from pynotify.topics import AsyncTopic
 
 __all__ = ["PynotifyBroker"]

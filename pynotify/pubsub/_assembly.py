@@ -16,21 +16,19 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pynotify._log import logger
 from pynotify.pubsub._arrays import ARRAY, decode
 from pynotify.pubsub._format import JSON, LAST, PART, PIECE, Malformed, Pieces, contents
 from pynotify.pubsub._parts import Part, Parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
-
-logger = logging.getLogger("pynotify")
 
 MAX_SENDERS: Final = 1024
 #: Seconds after which the rest of an object is not to be expected any more.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pynotify._log import logger
 from pynotify._types import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Handler = Callable[[Any], object]
-
-logger = logging.getLogger("pynotify")
 
 
 class Received(NamedTuple):

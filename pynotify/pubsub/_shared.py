@@ -57,13 +57,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import threading
 import weakref
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pynotify._log import logger
 from pynotify._process import reset_after_fork
 from pynotify.pubsub._arrays import Place, order_of
 from pynotify.pubsub._memory import HEAD, LockFile, Mapping
@@ -74,8 +74,6 @@ if TYPE_CHECKING:
     from pynotify._array_files import ArrayFiles
     from pynotify._transaction import OpenTransaction
     from pynotify.pubsub._arrays import Array, Layout, Reference
-
-logger = logging.getLogger("pynotify")
 
 #: Bytes from which on an array is shared.  Below, two system calls cost more than copying it.
 SHARED_FROM: Final = 64 << 10

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pynotify._log import logger
 from pynotify._types import Gap, Notify
 from pynotify.errors import ConnectionLost, InterfaceError, OperationalError
 from pynotify.pubsub._arrays import Reference, is_array
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pynotify.pubsub._dispatch import Handler
 
 _T = TypeVar("_T")
-
-logger = logging.getLogger("pynotify")
 
 DEFAULT_BOUND: Final = 64 << 20
 _FIRST_DELAY = 0.1

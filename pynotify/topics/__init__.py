@@ -5,6 +5,7 @@ state is in the segment, and its rules are in the core; here is what Python adds
 `with` and `async with`, and a consumer's loop with NSQ's back-off.
 """
 
+from pynotify._public import public
 from pynotify.topics._channel import AsyncChannel, Channel
 from pynotify.topics._consumer import Consumer
 from pynotify.topics._content import MessageIds
@@ -26,3 +27,9 @@ __all__ = [
     "Topic",
     "TopicStats",
 ]
+
+
+public(
+    *(AsyncChannel, AsyncMessage, AsyncTopic, Channel, ChannelStats, Consumer, ConsumerStats),
+    *(Message, MessageIds, PeekedMessage, Topic, TopicStats),
+)

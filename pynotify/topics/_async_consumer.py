@@ -20,6 +20,7 @@ from pynotify._descriptor import Descriptor
 from pynotify._ffi import ffi, lib
 from pynotify._off_loop import end_of, in_thread
 from pynotify._ownership import CLOSED_CONSUMER
+from pynotify._public import public
 from pynotify._task_waiter import TaskWaiter
 from pynotify._time import nanoseconds
 from pynotify.errors import (
@@ -414,3 +415,6 @@ class AsyncConsumer(ClosedByAsyncWith, BaseConsumer[AsyncMessage]):
 
 async def _cleared(last: list[Any]) -> None:
     await end_of(in_thread(last.clear))
+
+
+public(AsyncConsumer)

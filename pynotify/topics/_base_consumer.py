@@ -11,12 +11,12 @@ released, that is given back as if it had never been delivered.
 from __future__ import annotations
 
 import errno
-import logging
 import threading
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynotify._ffi import again, ffi, lib
 from pynotify._hot import Taker
+from pynotify._log import logger
 from pynotify._ownership import CLOSED_CONSUMER, adopt, keep, let_go
 from pynotify._process import reset_after_fork
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from pynotify._transaction import OpenTransaction
     from pynotify.topics._base_channel import BaseChannel
     from pynotify.topics._options import ConsumerOptions
-
-logger = logging.getLogger("pynotify")
 
 _M = TypeVar("_M", bound=BaseMessage)
 

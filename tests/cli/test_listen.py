@@ -215,7 +215,7 @@ def test_unlinked_segment_ends_it(
     new_name: Callable[[], str], start: Start, wait_for_listeners: WaitForListeners
 ) -> None:
     name = new_name()
-    running = start("listen", "x", "-n", name)
+    running = start("listen", "x", "-n", name, "--create")
     wait_until(lambda: name in [info.name for info in pynotify.segments()], "it is created")
     with pynotify.open(name) as engine:
         wait_for_listeners(engine)
@@ -226,10 +226,44 @@ def test_unlinked_segment_ends_it(
     assert "Traceback" not in done.err
 
 
-def test_creates_the_segment(new_name: Callable[[], str]) -> None:
+def test_creates_the_segment_when_told_so(new_name: Callable[[], str]) -> None:
     name = new_name()
-    assert run("listen", "x", "-n", name, "--timeout", "0").status == 0
+    assert run("listen", "x", "-n", name, "--timeout", "0", "--create").status == 0
     assert name in [info.name for info in pynotify.segments()]
+
+
+def test_waits_for_a_segment_and_makes_none(
+    new_name: Callable[[], str], start: Start, wait_for_listeners: WaitForListeners
+) -> None:
+    """The program that comes later has options of its own, which a segment of ours would not."""
+    name = new_name()
+    running = start("listen", "x", "-n", name, "--count", "1")
+    waiting = f'pynotify listen: waiting for segment "{name}"; --create makes it'
+    assert running.line(err=True).decode() == waiting
+    assert name not in [info.name for info in pynotify.segments()]
+    with pynotify.connect(name, max_payload=100_000) as conn, pynotify.open(name) as engine:
+        wait_for_listeners(engine)
+        conn.notify("x", "y" * 90_000)
+        done = running.finish()
+    assert done.status == 0
+    assert "y" * 90_000 in done.out
+
+
+@pytest.mark.parametrize(("count", "status"), [((), 0), (("--count", "1"), 1)])
+def test_waits_no_longer_than_the_timeout(
+    new_name: Callable[[], str], count: tuple[str, ...], status: int
+) -> None:
+    name = new_name()
+    done = run("listen", "x", "-n", name, "--timeout", "0.05", *count)
+    assert (done.status, done.out) == (status, "")
+    assert name not in [info.name for info in pynotify.segments()]
+
+
+def test_waiting_ends_with_its_reader(new_name: Callable[[], str], start: Start) -> None:
+    running = start("listen", "x", "-n", new_name())
+    running.line(err=True)
+    running.hang_up()
+    assert running.finish().status == 0
 
 
 def test_bad_channel(engine_name: str) -> None:

@@ -154,7 +154,7 @@ def test_lines_are_cut_to_the_terminal(
     for _ in range(20):
         connect(database="d" * 60)
     screen = terminal("top", engine_name, *FAST, COLUMNS="40", LINES="12")
-    text = re.sub(rb"\x1b\[[?0-9]*[A-Za-z]", b"", screen.read_until(CLEAR)).decode()
+    text = re.sub(rb"\x1b\[[?0-9;]*[A-Za-z]", b"", screen.read_until(CLEAR)).decode()
     lines = text.split("\r\n")
     assert len(lines) == 12
     assert max(map(len, lines)) == 40
@@ -169,6 +169,59 @@ def test_colour(engine_name: str, terminal: Screen, setting: dict[str, str]) -> 
     assert (b"\x1b[1m" in screen.read_until(CLEAR)) == (not setting)
     screen.press(b"q")
     screen.finish()
+
+
+@pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {}], ids=["NO_COLOR", "colour"])
+def test_colours_of_rows(
+    engine_name: str, connect: Connect, terminal: Screen, setting: dict[str, str]
+) -> None:
+    """Headings; who is behind, and the queue that is held; who sleeps."""
+    behind, asleep = connect(), connect()
+    behind.listen("c")
+    asleep.listen("other")
+    behind.notify("c", "x" * 3000)
+    shown = terminal("top", engine_name, **setting).read_until(CLEAR)
+    lines = {
+        match[2]: match[1]
+        for match in re.finditer(
+            rb"(?m)^(?:\x1b\[(?:\?[0-9]+[hl]|H))*(\x1b\[[0-9;]+m)? *(\w+)", shown
+        )
+    }
+    if setting:
+        assert set(lines.values()) == {None}
+        assert b"m" not in re.findall(rb"\x1b\[[0-9;?]*([A-Za-z])", shown)
+        return
+    assert lines[b"BACKEND"] == lines[b"CHANNEL"] == b"\x1b[1;36m"
+    assert lines[b"queue"] == lines[str(behind.backend_id).encode()] == b"\x1b[33m"
+    assert lines[str(asleep.backend_id).encode()] == b"\x1b[2m"
+    assert lines[b"commits"] is None
+
+
+def test_a_queue_that_is_half_full_is_red(new_name: Callable[[], str], terminal: Screen) -> None:
+    with pynotify.connect(new_name(), queue_pages=64) as conn:
+        conn.listen("c")
+        conn.notify_many("c", [f"{number:<7900}" for number in range(40)])
+        shown = terminal("top", conn._handle.segment).read_until(CLEAR)
+    assert re.search(rb"\x1b\[1;31m *queue ", shown)
+    assert re.search(rb"\x1b\[1;31m *%d " % conn.backend_id, shown)
+
+
+def test_a_segment_that_has_vanished_is_red(new_name: Callable[[], str], terminal: Screen) -> None:
+    name = new_name()
+    pynotify.open(name).close()
+    screen = terminal("top", name, *FAST)
+    screen.read_until(CLEAR)
+    pynotify.unlink(name)
+    screen.read_until(b'\x1b[1;31msegment "')
+
+
+def test_space_looks_again(engine_name: str, terminal: Screen) -> None:
+    screen = terminal("top", engine_name, "--interval", "3600")
+    assert b"q quits, space looks again" in screen.read_until(CLEAR)
+    screen.press(b"x ")
+    screen.read_until(CLEAR)
+    screen.press(b" q")
+    assert screen.finish() == 0
 
 
 def test_dumb_terminal_gets_plain_blocks(engine_name: str, terminal: Screen) -> None:

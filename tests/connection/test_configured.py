@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 
 import pytest
 
 import pynotify
-from pynotify._options import OPTIONS, OpenOptions
+from pynotify._open_options import OpenOptions
+from pynotify._options import OPTIONS
 from pynotify.cli import create
 from pynotify.cli.main import main
 
@@ -30,8 +32,11 @@ def takes(name: str, size: int) -> bool:
     """Whether the segment, which is there, takes a payload of so many bytes, and none larger."""
     with pynotify.open(name, create=False) as engine, engine.connect() as conn:
         conn.notify("c", b"x" * size)
-        with pytest.raises(pynotify.PayloadTooLong):
+        with pytest.raises(pynotify.PayloadTooLong) as refused:
             conn.notify("c", b"x" * (size + 1))
+        hint = str(refused.value.hint)
+        assert f"max_payload of the segment is {size}. Create" in hint  # what to do, and how
+        assert 'PYNOTIFY_NAME="max_payload=' in hint
     return True
 
 
@@ -180,3 +185,62 @@ def test_connect_is_a_coroutine_and_a_context(name: str) -> None:
         pynotify.AsyncConnection.connect(name).close()  # of the coroutine, which has not begun
 
     asyncio.run(check())
+
+
+class TestGet:
+    """A call of `get()` that finds the connection may ask for what it has, and for nothing else."""
+
+    def test_other_options_than_the_segment_has(self, name: str) -> None:
+        with pynotify.get(name, max_payload=100, on_full="block") as conn:
+            assert pynotify.get(name) is conn
+            assert pynotify.get(name, max_payload=100) is conn
+            assert pynotify.get(name, on_full="block", queue_pages=1024) is conn
+            with pytest.raises(pynotify.LayoutMismatch) as refused:
+                pynotify.get(name, max_payload=200, on_full="error")
+            text, hint = str(refused.value).split("\n")
+            assert "max_payload=100, not max_payload=200" in text
+            assert 'on_full="block", not on_full="error"' in text
+            assert name in text
+            assert variable(name) in hint
+            with pytest.raises(TypeError, match="max_payloads"):
+                pynotify.get(name, max_payloads=1)  # type: ignore[call-arg]
+            with pytest.raises(ValueError, match="max_payload must be"):
+                pynotify.get(name, max_payload=0)
+            assert pynotify.get(name) is conn  # a refused call leaves it
+            assert not conn.closed
+
+    def test_options_of_the_environment_count_for_the_call_that_makes_it(
+        self, name: str, monkeypatch: Environment
+    ) -> None:
+        monkeypatch.setenv(variable(name), "max_payload=100")
+        with pynotify.get(name) as conn:
+            monkeypatch.setenv(variable(name), "max_payload=200")
+            assert pynotify.get(name) is conn
+
+    @pytest.mark.parametrize(
+        ("first", "later", "said"),
+        [
+            (None, "poll", 'wakeup="sigusr1", not wakeup="poll"'),
+            ("poll", "sigusr1", 'wakeup="poll", not wakeup="sigusr1"'),
+            ("poll", signal.SIGRTMIN + 5, f'wakeup="poll", not wakeup={signal.SIGRTMIN + 5}'),
+        ],
+    )
+    def test_another_wakeup(
+        self, name: str, first: str | None, later: str | int, said: str
+    ) -> None:
+        with pynotify.get(name, wakeup=first) as conn:
+            assert pynotify.get(name) is conn
+            assert pynotify.get(name, wakeup=first) is conn
+            with pytest.raises(pynotify.ProgrammingError) as refused:
+                pynotify.get(name, wakeup=later)
+            assert said in str(refused.value)
+            assert refused.value.hint is not None and "leave it out" in refused.value.hint
+
+    def test_the_default_said_in_words_is_the_default(self, name: str) -> None:
+        with pynotify.get(name) as conn:
+            assert pynotify.get(name, wakeup="sigusr1") is conn
+
+    def test_after_close_all_may_be_others(self, name: str) -> None:
+        pynotify.get(name, wakeup="poll", max_payload=100).close()
+        with pynotify.get(name, wakeup="sigusr1", max_payload=200) as conn:
+            conn.notify("c", b"x" * 200)

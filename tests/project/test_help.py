@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pynotify
-from pynotify._options import OpenOptions
+from pynotify._open_options import OpenOptions
 
 PACKAGE = Path(pynotify.__file__).parent
 #: These end where the sentence would have to begin.

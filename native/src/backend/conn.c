@@ -105,6 +105,7 @@ int pn_check_payload(const struct pn_conn *conn, size_t len)
         return 0;
     return pn_fail(PN_EPAYLOAD,
                    "payload string too long\n"
-                   "It has %zu bytes; max_payload of the segment is %u.",
+                   "It has %zu bytes; max_payload of the segment is %u. Create the segment with a "
+                   "larger one (PYNOTIFY_NAME=\"max_payload=1MiB\"), or send it through a PubSub.",
                    len, conn->seg->max_payload);
 }

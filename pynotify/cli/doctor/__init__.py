@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-SUMMARY = "look for what is wrong, and say what to do"
 _COLOURS = {Level.OK: "32", Level.WARNING: "33", Level.PROBLEM: "1;31"}
 _WIDTH = max(map(len, Level))
 

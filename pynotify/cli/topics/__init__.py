@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 from typing import Any
 
+from pynotify.cli.commands import COMMANDS
+from pynotify.cli.plain import Parser
 from pynotify.cli.terminal import say
-
-SUMMARY = "look at topics and channels, publish, consume, pause, configure, requeue, fsck"
 
 #: Each action's module, which has a class or function of its name.
 _MODULES = {
@@ -41,11 +40,9 @@ def run(words: list[str]) -> int:
         say(_help())
         return 2
     action = _action(name)
-    parser = argparse.ArgumentParser(f"pynotify topics {name}", description=action.summary)
+    parser = Parser(f"pynotify topics {name}", action.summary)
     action.add_arguments(parser)
-    rest = words[1:]
-    parse = parser.parse_args if "--" in rest else parser.parse_intermixed_args
-    return int(action.run(parse(rest)))
+    return int(action.run(parser.parse(words[1:])))
 
 
 def actions() -> list[tuple[str, Any]]:
@@ -62,7 +59,7 @@ def _help() -> str:
         [
             "usage: pynotify topics ACTION ...",
             "",
-            SUMMARY,
+            COMMANDS["topics"],
             "",
             *(f"  {name:<10} {action.summary}" for name, action in actions()),
             "",

@@ -17,7 +17,6 @@ It is redis-py itself (8 or later) on a connection of another kind, so messages,
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import time
@@ -30,6 +29,7 @@ from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from pynotify._log import logger
 from pynotify._segments import check_name
 from pynotify.compat.redis._session import (
     KINDS,
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from pynotify._connection import Connection
 
 __all__ = ["ConnectionPool", "NotPubSub", "PynotifyConnection", "Redis"]
-
-logger = logging.getLogger("pynotify")
 
 
 def warn_of_gap(reason: str) -> None:

@@ -16,7 +16,6 @@ takes besides.  The cache backend is `pynotify.contrib.django.cache.GenerationCa
 from __future__ import annotations
 
 import contextlib
-import logging
 from typing import TYPE_CHECKING, Any
 
 from pynotify._connect import connect
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from pynotify._connection import Connection
 
 __all__ = ["connection", "notify", "transaction"]
-
-logger = logging.getLogger("pynotify")
 
 
 def _connect() -> Connection:

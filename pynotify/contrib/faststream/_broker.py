@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from faststream._internal.types import BrokerMiddleware, CustomCallable
     from faststream.specification.schema.extra import Tag, TagDict
 
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
     from pynotify.contrib.faststream._message import PynotifyMessage
 
 __all__ = ["PynotifyBroker"]

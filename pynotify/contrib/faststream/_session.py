@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from faststream.exceptions import IncorrectState
 
+from pynotify._log import logger
 from pynotify._types import Gap
 from pynotify.contrib._names import connect_async_preferring
 from pynotify.contrib.faststream._wire import ChannelMessage, TopicMessage
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from pynotify._async_connection import AsyncConnection
-    from pynotify._options import OpenOptions
+    from pynotify._open_options import OpenOptions
     from pynotify.contrib.faststream._declared import TopicSub
     from pynotify.contrib.faststream._wire import RawMessage
     from pynotify.topics import AsyncMessage, AsyncTopic
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _NOT_CONNECTED = "the broker is not connected: await its `connect()` first"
-
-logger = logging.getLogger("pynotify")
 
 
 class Source(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import warnings
 from contextlib import suppress
@@ -20,6 +19,7 @@ from kombu.transport.virtual.base import (
 )
 from kombu.utils.uuid import uuid
 
+from pynotify._log import logger
 from pynotify.contrib.kombu._feed import MOST, Feed, Held, Source
 from pynotify.contrib.kombu._wire import decoded, encoded, expiration
 from pynotify.errors import (
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pynotify.contrib.kombu._declared import Document, View
     from pynotify.contrib.kombu._session import Session
     from pynotify.topics import Message
-
-logger = logging.getLogger("pynotify")
 
 
 class QoS:

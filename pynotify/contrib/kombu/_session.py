@@ -7,7 +7,6 @@ killed, by the next one that connects or declares such a queue.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import time
@@ -20,7 +19,8 @@ from amqp.exceptions import NotFound, PreconditionFailed
 from kombu.exceptions import ChannelError
 
 from pynotify._connect import connect
-from pynotify._options import OpenOptions
+from pynotify._log import logger
+from pynotify._open_options import OpenOptions
 from pynotify.contrib.kombu._declared import CHANNEL, Declared, topic_name
 from pynotify.errors import Error, ProgrammingError, TooManyTopics, TopicDeleted
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from pynotify.contrib.kombu._declared import Document
     from pynotify.topics import Channel, Topic
-
-logger = logging.getLogger("pynotify")
 
 _HIGHEST_PRIORITY = 9
 _SMALLEST_MEMORY = 4096
