@@ -3,15 +3,16 @@
 Each job has the class `Partials` that makes them. A partition is a few whole logs, because order
 within a log matters to some jobs, and files are small. To others it does not, or they put it
 together afterwards: theirs are a few files, so that one process that logged more than all others
-together does not hold the others up, and two use all processors. Beside
-the job's rows come rows about the files themselves: those with ``file`` set.
+together does not hold the others up, and two use all processors. What these are is the same
+however many processes read, and on every engine. Beside the job's rows come rows about the files
+themselves: those with ``file`` set.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Protocol
@@ -90,9 +91,9 @@ def _by_file(log: Log) -> Iterator[Log]:
     yield replace(log, files=log.files[-1:], is_piece=True)
 
 
-def pieces(job: str, logs: Sequence[Log]) -> list[Log]:
-    """What may be read by itself: logs, or their files."""
-    if not getattr(_partials(job), "BY_FILE", False):
+def pieces(jobs: Iterable[str], logs: Sequence[Log]) -> list[Log]:
+    """What may be read by itself: logs, or, if all of these jobs can, their files."""
+    if not all(getattr(_partials(job), "BY_FILE", False) for job in jobs):
         return list(logs)
     return [piece for log in logs for piece in _by_file(log)]
 

@@ -146,13 +146,16 @@ _AUDIT = {
 
 
 class Partials:
-    """One row per log: when it begins and ends by the wall clock, and when Gaps were announced."""
+    """One row per log, or piece of it: when it begins and ends by the wall clock, and when Gaps
+    were announced.
+    """
 
     COLUMNS = (
         *(pa.field(name, pa.string()) for name in ("host", "boot_id", "engine", "log_id")),
-        *numbers("pid", "first", "last"),
+        *numbers("pid", "part", "first", "last"),
         pa.field("gaps", pa.list_(pa.int64())),
     )
+    BY_FILE = True
     FIELDS = ("ts", "kind")
 
     def __init__(self, reader: LogReader) -> None:
@@ -173,6 +176,7 @@ class Partials:
         if self._last:
             log = self._reader.log
             found = {"pid": [log.pid], "first": [self._first], "last": [self._last]}
+            found["part"] = [log.files[0].part]
             gaps = pa.array([self._gaps], pa.list_(pa.int64()))
             yield windows.place(self._reader) | {"log_id": log.log_id, "gaps": gaps} | found
 
@@ -184,12 +188,24 @@ def _end(log: Log) -> str:
     return "lives" if log.alive else NOT_CLOSED
 
 
+def _of_logs(rows: pa.Table) -> pa.Table:
+    """A row per log, from those of its pieces."""
+    rows = rows.select([field.name for field in Partials.COLUMNS])
+    found: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows.to_pylist(), key=lambda row: (row["log_id"], row["part"])):
+        log = found.setdefault(row["log_id"], row)
+        if log is not row:
+            log["first"] = min(log["first"], row["first"])
+            log["last"] = max(log["last"], row["last"])
+            log["gaps"] = [*log["gaps"], *row["gaps"]][:_GAPS]
+    return pa.Table.from_pylist(list(found.values()), rows.schema)
+
+
 def _lanes(engine: Engine, survey: Survey) -> dict[tuple[str, str], list[Lane]]:
     """Of each place, those that came first."""
     ends = {log.log_id: _end(log) for log in survey.logs}
-    names = [field.name for field in Partials.COLUMNS]
-    by = (*_PLACE, "first", "log_id")
-    found = summed(engine.load("report", survey), by, lambda rows: rows.select(names))
+    order = (*_PLACE, "first", "log_id")
+    found = summed(engine.load("report", survey), (*_PLACE, "log_id"), _of_logs, order)
     lanes: dict[tuple[str, str], list[Lane]] = {}
     for row in found.table.to_pylist():
         own = lanes.setdefault((row["host"], row["boot_id"]), [])

@@ -141,15 +141,15 @@ class SparkEngine:
         def read(text: str) -> Iterator[pa.RecordBatch]:
             return aggregated(text, job, settings)
 
-        return self._read(read, schema_of(job), pieces(job, survey.logs))
+        return self._read(read, schema_of(job), pieces((job,), survey.logs))
 
     def load_all(self, jobs: Jobs, survey: Survey) -> _SparkFoundByAll:
-        """As of `Engine`; logs are read whole."""
+        """As of `Engine`."""
 
         def read(text: str) -> Iterator[pa.RecordBatch]:
             return aggregated_all(text, jobs)
 
-        return _SparkFoundByAll(self._read(read, schema_of_all(jobs), survey.logs))
+        return _SparkFoundByAll(self._read(read, schema_of_all(jobs), pieces(jobs, survey.logs)))
 
     def _read(
         self,
