@@ -61,8 +61,8 @@ _KINDS = (Kind.DELIVER, Kind.FIN, Kind.REQ, Kind.TIMEOUT)
 _NEVER = np.iinfo(np.int64).max
 _FIGURES = {"timed": "sum", "sum_ns": "sum", "min_ns": "min", "max_ns": "max"}
 _UNDER_WAY = 1 << 16
-"""So many deliveries of a log are kept to wait for their FIN, and of a channel from one piece to the
-next. Those that time out are never closed where another process found it out."""
+"""So many deliveries of a log, and of a channel from one piece to the next, are kept to wait for
+their FIN. Those that time out are never closed where another process found it out."""
 
 
 _SERVED = ("commit_seq", "attempts", "ts")
