@@ -205,7 +205,9 @@ class LocalEngine:
 
         schema = schema_of(job)
         here = self._processes_for(survey, settings)
-        return _LocalFound(self._read(job, read, schema, pieces((job,), survey.logs), here), schema)
+        return _LocalFound(
+            self._read(job, read, schema, pieces((job,), survey.logs, here), here), schema
+        )
 
     def load_all(self, jobs: Jobs, survey: Survey) -> _LocalFoundByAll:
         """As of `Engine`."""
@@ -215,7 +217,9 @@ class LocalEngine:
 
         schema = schema_of_all(jobs)
         here = self._processes_for(survey, {})
-        return _LocalFoundByAll(self._read("report", read, schema, pieces(jobs, survey.logs), here))
+        return _LocalFoundByAll(
+            self._read("report", read, schema, pieces(jobs, survey.logs, here), here)
+        )
 
     def _processes_for(self, survey: Survey, settings: Mapping[str, Any]) -> int:
         return _processes(survey, settings) if self._processes is None else self._processes

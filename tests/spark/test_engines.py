@@ -147,7 +147,7 @@ def test_a_log_that_is_larger_than_all_others_is_read_by_several(tmp_path: Path)
     paths[1].unlink()  # what is missing is told once
     found = survey([tmp_path])
     for job, parts in (("latency", 3), ("audit", 3), ("lag", 2)):
-        dealt = deal(pieces((job,), found.logs), 3)
+        dealt = deal(pieces((job,), found.logs, 3), 3)
         assert len(dealt) == parts
         assert sum(len(Log.from_json(text).files) for part in dealt for text in part) == 4
     one, three = (latency.run(LocalEngine(n), found, tmp_path / str(n)) for n in (1, 3))

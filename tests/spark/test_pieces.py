@@ -125,7 +125,8 @@ def test_one_publisher_and_one_consumer_are_read_by_all(
     found = a_pair(tmp_path / "logs", 80_000)
     (log, other) = found.logs
     dealt = [
-        [Log.from_json(text) for text in part] for part in deal(pieces(("audit",), found.logs), 4)
+        [Log.from_json(text) for text in part]
+        for part in deal(pieces(("audit",), found.logs, 4), 4)
     ]
     assert [len(part) for part in dealt] == [4] * 4
     sizes = [sum(piece.size for piece in part) for part in dealt]
@@ -360,10 +361,31 @@ def test_a_report_of_a_log_in_pieces(
     report.run(LocalEngine(1), in_order(found), outs["whole"])
     report.run(LocalEngine(1), found, outs["1"])
     report.run(LocalEngine(3), found, outs["3"])
-    assert {sum(parts) for parts in read} == {2, 14}
     assert (read[0], len(read[-1])) == ([2], 3)
-    assert min(read[-1]) >= 4, "all three have parts of the large log"
+    assert min(read[-1]) >= 2, "all three have parts of the large log"
     whole, *others = (files_of(out) for out in outs.values())
     assert len(whole) > 9
     assert others[0] == whole
     assert others[1] == whole
+
+
+def test_no_more_pieces_than_are_of_use(tmp_path: Path) -> None:
+    """Each has rows of its own. Of eight logs two processes have four each, whole; of one large log
+    neighbouring files are one piece.
+    """
+    for pid in range(1, 9):
+        log = LogWriter(tmp_path / "even", pid)
+        sends(log, "a", np.arange(700))
+        log.write(files=7)
+    even = survey([tmp_path / "even"]).logs
+    assert pieces(("latency",), even, 2) == even
+    assert len(pieces(("latency",), even, 64)) == 56
+    log = LogWriter(tmp_path / "one", 1)
+    sends(log, "a", np.arange(3200))
+    log.write(files=32)
+    (one,) = survey([tmp_path / "one"]).logs
+    found = pieces(("latency", "e2e"), [one], 2)
+    assert 8 <= len(found) <= 11  # each file has a channel's name, too
+    assert tuple(file for piece in found for file in piece.files) == one.files
+    assert all(piece.is_piece for piece in found)
+    assert pieces(("latency", "lag"), [one], 2) == [one]
