@@ -81,7 +81,7 @@ def batch(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-_PIECES = 4
+_PIECES = 3
 """For each process that reads: then a large one that comes last keeps none waiting for long. Each
 has rows of its own, and Spark spends on a row what reading a few hundred records takes."""
 

@@ -307,7 +307,8 @@ def _places(engine: Engine, survey: Survey, window_ns: int) -> list[Place]:
 
 def _of_place(rows: pa.Table, place: Place) -> pa.Table:
     own = zip(_PLACE, (place.host, place.boot_id), strict=True)
-    return rows.filter(pc.and_(*(pc.equal(rows[name], value) for name, value in own)))
+    here = pc.and_(*(pc.equal(rows[name], value) for name, value in own))
+    return rows if pc.all(here, min_count=0).as_py() else rows.filter(here)
 
 
 def _binned(rows: pa.Table, place: Place) -> Iterator[pa.Table]:
