@@ -344,7 +344,7 @@ def without(page: str, *what: object) -> str:
 def test_a_report_of_a_log_in_pieces(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Byte for byte; one large log is dealt to all who read."""
+    """Byte for byte; one large log is dealt to all processes."""
     random = np.random.default_rng(seed)
     logs = tmp_path / "logs"
     a_consumer(logs, 1, random).write(files=9)
