@@ -41,7 +41,6 @@ from spark_jobs.spark.jvm_start import nothing_left_when_interrupted
 
 if TYPE_CHECKING:
     from spark_jobs.engine.base import Engine
-    from spark_jobs.logs.model import Survey
 
 COMMANDS = {"live": "spark_jobs.live.stream", "prune": "spark_jobs.prune"}
 """What is no job over finished logs, and has a command line of its own."""
@@ -104,6 +103,11 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         metavar="RATIO",
         help=_of("threshold") + "; exit status 2 when a quantile has grown by more than that",
+    )
+    result.add_argument(
+        "--before",
+        metavar="OLD",
+        help=_of("before") + ": logs, an archive or results of an earlier run, set beside LOGS",
     )
     result.add_argument(
         "--max",
@@ -264,12 +268,14 @@ def run_job(
     options. Raises NoLogsError, JavaNotFoundError, and CannotRunError when there are
     results already.
     """
-    from spark_jobs.errors import NoLogsError
     from spark_jobs.fetched import fetched
     from spark_jobs.logs.model import Survey
+    from spark_jobs.survey import readable
 
-    why = _speaks_for_spark(logs, out, master)
-    if any(map(needs_java, (*logs, str(out)))):
+    earlier = [settings.pop("before")] if "before" in settings else []
+    given = (*logs, *earlier)
+    why = _speaks_for_spark(given, out, master)
+    if any(map(needs_java, (*given, str(out)))):
         if engine == "local":
             raise CannotRunError(f"{why}: that takes --engine spark")
         from spark_jobs.spark.session import create_session
@@ -282,10 +288,15 @@ def run_job(
         settings["overwrite"] = overwrite
     elif target.exists() and not overwrite:
         raise CannotRunError(f"{target} exists; --overwrite replaces it")
-    with fetched(logs) as paths:
+    with fetched([*logs, *earlier]) as places:
+        paths = places[: len(logs)]
         found = preparer(job)(paths) if paths or not settings.get("compact") else Survey()
-        if isinstance(found, Survey) and found.unreadable and not found.logs:
-            raise NoLogsError(_nothing_readable(found))
+        if isinstance(found, Survey):
+            readable(found)
+        if earlier:
+            from spark_jobs.jobs.compare import side
+
+            settings["before"] = side(places[-1])
         out.mkdir(parents=True, exist_ok=True)
         chosen = _engine(job, engine, found, why, master)
         begin = time.monotonic()
@@ -296,13 +307,6 @@ def run_job(
         report = summary(job, result, time.monotonic() - begin)
     target.write_text(json.dumps(report, indent=1) + "\n")
     return report, result.shown
-
-
-def _nothing_readable(found: Survey) -> str:
-    """Why the survey has no log, of each of the first files."""
-    shown = [f"{report.file}: {'; '.join(report.problems)}" for report in found.unreadable[:5]]
-    more = len(found.unreadable) - len(shown)
-    return "\n".join(["no log file can be read", *shown, *([f"and {more} more"] * (more > 0))])
 
 
 def _kept(options: argparse.Namespace, error: Exception, text: str) -> str:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 
 from spark_jobs.archive.layout import is_archive, read_segments
+from spark_jobs.errors import NoLogsError
 from spark_jobs.logs.find import find, group, read_segment, recycled
 from spark_jobs.logs.model import Segment, Survey
 from spark_jobs.logs.quality import FileReport
@@ -30,3 +31,13 @@ def survey(paths: Iterable[str | os.PathLike[str]]) -> Survey:
     for archive in archives:
         found += read_segments(archive)
     return group(found, gone)
+
+
+def readable(found: Survey) -> Survey:
+    """The same. Raises NoLogsError if there are files, and none is a log that can be read."""
+    if not found.unreadable or found.logs:
+        return found
+    shown = [f"{report.file}: {'; '.join(report.problems)}" for report in found.unreadable[:5]]
+    more = len(found.unreadable) - len(shown)
+    lines = ["no log file can be read", *shown, *([f"and {more} more"] * (more > 0))]
+    raise NoLogsError("\n".join(lines))

@@ -287,9 +287,12 @@ _COLD_RECORDS = 16_000
 _BAR_RECORDS = 20_000_000
 
 
+_COLD_JOBS = {"spark": ("latency", "audit"), "local": ("latency", "audit", "timeline", "report")}
+
+
 def _cold(logs: Path, size: str, records: int, out: Path) -> Iterator[dict[str, Any]]:
-    for engine in ("spark", "local"):
-        for job in ("latency", "audit"):
+    for engine, jobs in _COLD_JOBS.items():
+        for job in jobs:
             name = f"{job}, {size}, {engine}"
             print(f"bench: cold, {name}", file=sys.stderr, flush=True)
             command = [sys.executable, "-m", "spark_jobs", job, str(logs), "--engine", engine]

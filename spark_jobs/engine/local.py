@@ -205,17 +205,21 @@ class LocalEngine:
 
         schema = schema_of(job)
         here = self._processes_for(survey, settings)
-        return _LocalFound(self._read(job, read, schema, pieces(job, survey.logs), here), schema)
+        return _LocalFound(
+            self._read(job, read, schema, pieces((job,), survey.logs, here), here), schema
+        )
 
     def load_all(self, jobs: Jobs, survey: Survey) -> _LocalFoundByAll:
-        """As of `Engine`; logs are read whole."""
+        """As of `Engine`."""
 
         def read(text: str, count: Count) -> Iterator[pa.RecordBatch]:
             return aggregated_all(text, jobs, count)
 
         schema = schema_of_all(jobs)
         here = self._processes_for(survey, {})
-        return _LocalFoundByAll(self._read("report", read, schema, survey.logs, here))
+        return _LocalFoundByAll(
+            self._read("report", read, schema, pieces(jobs, survey.logs, here), here)
+        )
 
     def _processes_for(self, survey: Survey, settings: Mapping[str, Any]) -> int:
         return _processes(survey, settings) if self._processes is None else self._processes

@@ -3,15 +3,15 @@
 Each job has the class `Partials` that makes them. A partition is a few whole logs, because order
 within a log matters to some jobs, and files are small. To others it does not, or they put it
 together afterwards: theirs are a few files, so that one process that logged more than all others
-together does not hold the others up, and two use all processors. Beside
-the job's rows come rows about the files themselves: those with ``file`` set.
+together does not hold the others up, and two use all processors. Beside the job's rows come rows
+about the files themselves: those with ``file`` set.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Protocol
@@ -20,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_jobs.engine.progress import Count, uncounted
-from spark_jobs.logs.model import Chunk, Log, Survey
+from spark_jobs.logs.model import Chunk, Log, LogFile, Survey
 from spark_jobs.logs.quality import FileReport
 from spark_jobs.logs.reader import LogReader
+from spark_jobs.logs.schema import RECORD_BYTES
 
 PARTITION_BYTES = 192 << 20
 
@@ -39,7 +40,7 @@ class Partials(Protocol):
 
     `COLUMNS` are those of the batches it yields, `FIELDS` those that it needs of a record; with
     `PEERS`, which may be left out, ``peer`` among them for itself, not only to compare clocks. With
-    `BY_FILE`, which may be left out, each file of a log may be given to one of its own.
+    `BY_FILE`, which may be left out, files of a log may be given to one of their own.
     Further arguments of the constructor are the settings of `load`.
     """
 
@@ -80,21 +81,40 @@ def batch(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _by_file(log: Log) -> Iterator[Log]:
-    """Its files as logs; what is missing is told with the last one."""
-    if log.in_order or len(log.files) == 1:
+_PIECES = 3
+"""For each process that reads: then a large one that comes last keeps none waiting for long. Each
+has rows of its own, and Spark spends on a row what reading a few hundred records takes."""
+
+
+def _by_files(log: Log, most: int) -> Iterator[Log]:
+    """Neighbouring files of it, of `most` bytes if there are several, as logs; what is missing is
+    told with the last ones.
+    """
+    runs: list[list[LogFile]] = []
+    room = 0
+    for file in log.files:
+        size = file.records * RECORD_BYTES
+        if not runs or size > room:
+            runs.append([])
+            room = most
+        runs[-1].append(file)
+        room -= size
+    if log.in_order or len(runs) == 1:
         yield log
         return
-    for file in log.files[:-1]:
-        yield replace(log, files=(file,), incomplete="", is_piece=True)
-    yield replace(log, files=log.files[-1:], is_piece=True)
+    for run in runs[:-1]:
+        yield replace(log, files=tuple(run), incomplete="", is_piece=True)
+    yield replace(log, files=tuple(runs[-1]), is_piece=True)
 
 
-def pieces(job: str, logs: Sequence[Log]) -> list[Log]:
-    """What may be read by itself: logs, or their files."""
-    if not getattr(_partials(job), "BY_FILE", False):
+def pieces(jobs: Iterable[str], logs: Sequence[Log], parallelism: int) -> list[Log]:
+    """What may be read by itself: logs, or, if all of these jobs can, files of those that are large
+    for so many processes.
+    """
+    if not all(getattr(_partials(job), "BY_FILE", False) for job in jobs):
         return list(logs)
-    return [piece for log in logs for piece in _by_file(log)]
+    most = sum(log.size for log in logs) // (_PIECES * parallelism)
+    return [piece for log in logs for piece in _by_files(log, most)]
 
 
 _NEIGHBOURS = 1 << 16

@@ -58,8 +58,10 @@ _BEYOND_WAKES: Final[dict[str, Callable[[Key], Key]]] = {
 def _grouped(
     scope: str, names: Sequence[Key], table: pa.Table, counted: tuple[Ints, Ints, Ints]
 ) -> dict[str, Any]:
-    """Columns of a row per distinct name; `names` are those of the table's rows."""
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    """Columns of a row per distinct name, in order, whatever the order of the rows; `names` are
+    those of the table's rows.
+    """
+    numbers = {name: number for number, name in enumerate(sorted(set(names)))}
     group = np.array([numbers[name] for name in names])
     found: dict[str, Any] = {}
     for name, how in FIGURES.items():

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_jobs.engine.tables import key_begins, ordered
-from spark_jobs.figures.histogram import BUCKETS, QUANTILES, SCALE, midpoint
+from spark_jobs.figures.histogram import QUANTILES, SCALE, midpoint
 
 Ints = NDArray[np.int64]
 
@@ -56,15 +56,44 @@ def _masked(column: pa.Array[Any], kept: NDArray[np.bool_]) -> pa.Array[Any]:
     return pc.if_else(pa.array(kept), column, pa.scalar(None, column.type))
 
 
-def added_up(owner: Ints, buckets: Ints, counts: Ints) -> tuple[Ints, Ints, Ints]:
-    """The same, in order, each bucket of an owner once."""
-    place = owner * BUCKETS + buckets
-    order = np.argsort(place, kind="stable")
-    place = place[order]
-    start = np.flatnonzero(np.diff(place, prepend=-1))
-    place = place[start]
-    counts = np.add.reduceat(counts[order], start) if len(start) else counts
-    return place // BUCKETS, place % BUCKETS, counts
+_DENSE = 4
+"""Adding up in an array of all keys is quicker than sorting them while it has so many elements for
+each that there is; a sort of 64-bit numbers costs ten times as much."""
+
+
+def is_dense(keys: int, size: int) -> bool:
+    """Whether so many keys are worth an array of `size` elements."""
+    return size <= _DENSE * keys
+
+
+def added_up(owner: Ints, buckets: Ints, counts: Ints | None) -> tuple[Ints, Ints, Ints]:
+    """The same, in order, each bucket of an owner once. `counts`: None: 1 of each."""
+    if len(owner) == 0:
+        return owner, buckets, np.empty(0, dtype=np.int64)
+    low = int(buckets.min())
+    width = int(buckets.max()) - low + 1
+    place = owner * width
+    place += buckets
+    place -= low
+    size = (int(owner.max()) + 1) * width
+    if is_dense(len(place), size):
+        if counts is None:
+            every = np.bincount(place, minlength=size)
+        else:
+            every = np.zeros(size, dtype=np.int64)
+            np.add.at(every, place, counts)
+        place = np.flatnonzero(every)
+        counts = every[place]
+    elif counts is None:
+        place, counts = np.unique(place, return_counts=True)
+    else:
+        order = np.argsort(place, kind="stable")
+        place = place[order]
+        start = np.flatnonzero(np.diff(place, prepend=-1))
+        place = place[start]
+        counts = np.add.reduceat(counts[order], start)
+    owner = place // width
+    return owner, place - owner * width + low, counts
 
 
 def lists(owner: Ints, buckets: Ints, counts: Ints, owners: int) -> dict[str, pa.Array[Any]]:
@@ -113,9 +142,11 @@ def summarised(
     """
     chosen = {"n": "sum", **(figures or {})}
     result = grouped(rows, keys, chosen)
-    in_order = ordered(rows.select([*keys, *(field.name for field in HISTOGRAM)]), *keys)
-    group = np.cumsum(key_begins(in_order, keys)) - 1  # as in `result`
-    row, buckets, counts = entries(in_order)
+    names = rows.select(list(keys))
+    order = pc.sort_indices(names, [(key, "ascending") for key in keys])  # not of the histograms
+    group = np.empty(rows.num_rows, dtype=np.int64)
+    group[order.to_numpy()] = np.cumsum(key_begins(names.take(order), keys)) - 1  # as in `result`
+    row, buckets, counts = entries(rows)
     owner, buckets, counts = added_up(group[row], buckets, counts)
     timed, owner = np.unique(owner, return_inverse=True)
     known = np.zeros(result.num_rows, dtype=bool)

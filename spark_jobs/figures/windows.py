@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from spark_jobs.errors import CannotRunError
-from spark_jobs.figures.histogram import BUCKETS, bucket
-from spark_jobs.figures.quantiles import Ints, lists
+from spark_jobs.figures.histogram import bucket
+from spark_jobs.figures.quantiles import Ints, added_up, is_dense, lists
 from spark_jobs.logs.model import Chunk
 from spark_jobs.logs.reader import LogReader
 
@@ -56,9 +57,24 @@ class Buffer:
         return taken if rows else {}
 
 
-def window_of(chunk: Chunk, which: NDArray[Any], window_ns: int) -> Ints:
+_FEW_WINDOWS = 256
+
+
+def window_of(chunk: Chunk, which: NDArray[Any] | slice, window_ns: int) -> Ints:
     """Start of each record's window, in ns of the wall clock."""
-    at = chunk.records["ts"][which].astype(np.int64) + chunk.clock_ns
+    return windows_of(chunk.records["ts"][which].astype(np.int64) + chunk.clock_ns, window_ns)
+
+
+def windows_of(at: Ints, window_ns: int) -> Ints:
+    """Start of the window of each of these times. Where they rise through a few windows nothing
+    is divided: the ends of the windows are looked up.
+    """
+    if len(at):
+        first, last = int(at[0]) // window_ns, int(at[-1]) // window_ns
+        if last - first < _FEW_WINDOWS and (at[1:] >= at[:-1]).all():
+            starts = np.arange(first, last + 1) * window_ns
+            ends = np.append(np.searchsorted(at, starts[1:]), len(at))
+            return np.repeat(starts, np.diff(ends, prepend=0))
     return np.asarray(at - at % window_ns)
 
 
@@ -69,8 +85,37 @@ def dense(column: Ints) -> tuple[Ints, Ints]:
     return distinct, np.repeat(index, np.diff(np.append(start, len(column))))
 
 
+def _numbers(owners: Ints, owner: Ints) -> Ints:
+    """Of each `owner` the index among the `owners`, which are in order."""
+    size = int(owners.max(initial=0)) + 1
+    if not is_dense(len(owner), size):
+        return np.searchsorted(owners, owner)
+    number = np.zeros(size, dtype=np.int64)
+    number[owners] = np.arange(len(owners))
+    return np.asarray(number[owner])
+
+
+_BEGIN: Mapping[Any, int] = {
+    np.add: 0,
+    np.minimum: np.iinfo(np.int64).max,
+    np.maximum: np.iinfo(np.int64).min,
+}
+
+
 def reduce_by(key: Ints, **columns: tuple[np.ufunc, Ints]) -> tuple[Ints, dict[str, Ints]]:
-    """Distinct keys, ``n`` of each, and each column reduced by its function."""
+    """Distinct keys, in order, ``n`` of each, and each column reduced by its function: np.add,
+    np.minimum or np.maximum.
+    """
+    size = int(key.max(initial=0)) + 1
+    if is_dense(len(key), size):
+        every = np.bincount(key, minlength=size)
+        found = np.flatnonzero(every)
+        result = {"n": every[found]}
+        for name, (function, column) in columns.items():
+            sums = np.full(size, _BEGIN[function], dtype=np.int64)
+            function.at(sums, key, column)
+            result[name] = sums[found]
+        return found, result
     order = np.argsort(key, kind="stable")
     key = key[order]
     start = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]])[: len(key)])
@@ -82,8 +127,8 @@ def reduce_by(key: Ints, **columns: tuple[np.ufunc, Ints]) -> tuple[Ints, dict[s
 
 def histograms(owners: Ints, owner: Ints, values: Ints) -> dict[str, Any]:
     """`HISTOGRAM` of the `values` in ns of each of the `owners`, which are in order."""
-    key, counted = reduce_by(owner * BUCKETS + bucket(values))
-    return lists(np.searchsorted(owners, key // BUCKETS), key % BUCKETS, counted["n"], len(owners))
+    counted = added_up(_numbers(owners, owner), bucket(values), None)
+    return lists(*counted, len(owners))
 
 
 def channel_columns(reader: LogReader, channel: Ints) -> dict[str, Any]:

@@ -37,6 +37,7 @@ OPTIONS = {
     "e2e": ("window",),
     "compare": ("threshold",),
     "perfetto": ("most",),
+    "report": ("before", "threshold"),
 }
 """Options of the command line that a job's ``run`` takes as keywords, beyond those of all jobs."""
 

@@ -8,6 +8,9 @@ which delivery it was; and a channel named TOPIC:CHANNEL, where neither part can
 
 *wait* is from publishing to the first delivery, *service* from a delivery to the FIN of it, which
 the same log holds.
+
+A log may be read in pieces. Each tells which deliveries it leaves unanswered, and what it begins
+with that answers a delivery from before; these are put together afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from spark_jobs.directory import Directory
 from spark_jobs.engine.base import Engine, summed
 from spark_jobs.engine.partials import reports_of
 from spark_jobs.engine.tables import write_table
-from spark_jobs.figures.histogram import QUANTILES
+from spark_jobs.figures.histogram import QUANTILES, bucket
 from spark_jobs.figures.quantiles import HISTOGRAM, Ints, grouped, summarised
 from spark_jobs.figures.windows import (
     WINDOW_COLUMNS,
@@ -58,50 +61,67 @@ _KINDS = (Kind.DELIVER, Kind.FIN, Kind.REQ, Kind.TIMEOUT)
 _NEVER = np.iinfo(np.int64).max
 _FIGURES = {"timed": "sum", "sum_ns": "sum", "min_ns": "min", "max_ns": "max"}
 _UNDER_WAY = 1 << 16
-"""So many deliveries of a log are kept to wait for their FIN. Those that time out are never closed
-where another process found it out."""
+"""So many deliveries of a log, and of a channel from one piece to the next, are kept to wait for
+their FIN. Those that time out are never closed where another process found it out."""
 
 
 _SERVED = ("commit_seq", "attempts", "ts")
 
 
 class _Service:
-    """How long a consumer took, by its log alone."""
+    """How long a consumer took, by its log alone. What answers a delivery has its `attempts`."""
 
     def __init__(self) -> None:
-        self._open = tuple(np.empty(0, dtype=np.int64) for _ in range(4))
+        self.open = tuple(np.empty(0, dtype=np.int64) for _ in range(4))
         """channel, message, attempts and ts of what was delivered and not answered."""
+        self.answers: list[tuple[Ints, ...]] = []
+        """The same, kind and window of what answers a delivery that is not known."""
 
-    def add(self, records: Any, channel: Ints) -> Ints:
+    def add(self, records: Any, channel: Ints, window: Ints) -> Ints:
         """Of each record, in ns; -1 where it is no FIN, or its DELIVER is not known."""
-        kept = len(self._open[0])
+        kept = len(self.open[0])
         own = (channel, *(records[name].astype(np.int64) for name in _SERVED))
-        channel, message, attempts, ts = map(np.concatenate, zip(self._open, own, strict=True))
+        channel, message, attempts, ts = map(np.concatenate, zip(self.open, own, strict=True))
         kind = np.concatenate([np.full(kept, int(Kind.DELIVER)), records["kind"]])
-        order = np.lexsort((message, channel))  # stable
+        order = np.lexsort((attempts, message, channel))  # stable
         same = np.zeros(len(order), dtype=bool)
-        same[1:] = (np.diff(channel[order]) == 0) & (np.diff(message[order]) == 0)
-        at, before = order[1:][same[1:]], order[:-1][same[1:]]
+        same[1:] = np.diff(channel[order]) == 0
+        for each in (message, attempts):
+            same[1:] &= np.diff(each[order]) == 0
+        at, before = order[same], order[np.append(same[1:], False)]
         ended = (kind[at] == Kind.FIN) & (kind[before] == Kind.DELIVER)
-        ended &= attempts[at] == attempts[before]
         took = np.full(len(order), -1)
         took[at[ended]] = ts[at[ended]] - ts[before[ended]]
+        first = np.sort(order[~same])
+        first = first[kind[first] != Kind.DELIVER]
+        if len(first):
+            told = (channel, message, attempts, ts, kind.astype(np.int64))
+            self.answers.append((*(each[first] for each in told), window[first - kept]))
         open_end = kind == Kind.DELIVER
         open_end[before] = False
         left = np.flatnonzero(open_end)[-_UNDER_WAY:]
-        self._open = (channel[left], message[left], attempts[left], ts[left])
+        self.open = (channel[left], message[left], attempts[left], ts[left])
         return took[kept:]
 
 
 class Partials:
-    """A row per window and channel, with the histograms of the latencies."""
+    """A row per window and channel, with the histograms of the latencies.
+
+    Of a piece of a log also a row per channel with `open`: message, attempts and ts of each
+    delivery that it does not answer, and `answers`: the same, kind and window of each answer to a
+    delivery that it does not have.
+    """
 
     COLUMNS = (
         *WINDOW_COLUMNS,
         *numbers(*COUNTS, "max_attempts", *LEFT_OUT),
         *numbers(*(f"{measure}{name}" for measure in MEASURES for name in _FIGURES)),
         *(field.with_name(f"{measure}{field.name}") for measure in MEASURES for field in HISTOGRAM),
+        pa.field("log_id", pa.string()),
+        *numbers("part"),
+        *(pa.field(name, pa.list_(pa.int64())) for name in ("open", "answers")),
     )
+    BY_FILE = True
     FIELDS = ("ts", "ref_ts", "commit_seq", "kind", "attempts", "peer")
 
     def __init__(self, reader: LogReader, window_ns: int) -> None:
@@ -111,7 +131,7 @@ class Partials:
         self._service = _Service()
         self._left_out = dict.fromkeys(LEFT_OUT, 0)
 
-    def _latencies(self, records: Any, channel: Ints) -> dict[str, Ints]:
+    def _latencies(self, records: Any, channel: Ints, window: Ints) -> dict[str, Ints]:
         """Of each measure, in ns; -1 where there is none. What is left out is that of a FIN."""
         finished = records["kind"] == Kind.FIN
         sent = records["ref_ts"].astype(np.int64)
@@ -126,20 +146,21 @@ class Partials:
         return {
             "": np.where(finished, since, -1),
             "wait_": np.where(first, since, -1),
-            "service_": self._service.add(records, channel),
+            "service_": self._service.add(records, channel, window),
         }
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         which = np.flatnonzero((chunk.channel >= 0) & np.isin(chunk.records["kind"], _KINDS))
         if len(which) == 0:
             return
-        records = chunk.records[which]
+        records, channel = chunk.records[which], chunk.channel[which]
+        window = window_of(chunk, which, self._window_ns)
         full = self._buffer.add(
-            window=window_of(chunk, which, self._window_ns),
-            channel=chunk.channel[which],
+            window=window,
+            channel=channel,
             kind=records["kind"].astype(np.int64),
             attempts=records["attempts"].astype(np.int64),
-            **self._latencies(records, chunk.channel[which]),
+            **self._latencies(records, channel, window),
         )
         if full:
             yield from self._put_out()
@@ -173,8 +194,34 @@ class Partials:
             "window": windows[slot // count],
         }
 
+    def _at_the_ends(self) -> Iterator[Mapping[str, Any]]:
+        log = self._reader.log
+        answers = [np.concatenate(each) for each in zip(*self._service.answers, strict=True)]
+        found = {"open": self._service.open, "answers": answers or [np.empty(0, dtype=np.int64)]}
+        channels = np.unique(np.concatenate([columns[0] for columns in found.values()]))
+        if len(channels) == 0:
+            return
+        told: dict[str, list[Any]] = {
+            name: [
+                np.stack([each[columns[0] == channel] for each in columns[1:]], axis=1).ravel()
+                if len(columns[0])
+                else []
+                for channel in channels
+            ]
+            for name, columns in found.items()
+        }
+        yield {
+            **place(self._reader),
+            **channel_columns(self._reader, channels),
+            "log_id": log.log_id,
+            "part": log.files[0].part,
+            **{name: pa.array(each, pa.list_(pa.int64())) for name, each in told.items()},
+        }
+
     def finish(self) -> Iterator[Mapping[str, Any]]:
         yield from self._put_out()
+        if self._reader.log.is_piece:
+            yield from self._at_the_ends()
         if any(self._left_out.values()):
             yield {name: [count] for name, count in self._left_out.items()}
 
@@ -204,9 +251,48 @@ def _with_topics(rows: pa.Table) -> pa.Table:
     return rows.set_column(place, "channel", channels).append_column("topic", topics)
 
 
+def _of_several_pieces(pieces: list[dict[str, Any]]) -> Iterator[tuple[int, int]]:
+    """The window of each FIN that a later piece has than its delivery, and how long it took;
+    `pieces` are those of one log and channel, in order.
+    """
+    waiting: dict[tuple[int, int], int] = {}
+    for piece in pieces:
+        told = np.array(piece["answers"], dtype=np.int64).reshape(-1, 5).tolist()
+        for message, attempts, ts, kind, window in told:
+            delivered = waiting.pop((message, attempts), None)
+            if delivered is not None and kind == Kind.FIN and ts >= delivered:
+                yield window, ts - delivered
+        left = np.array(piece["open"], dtype=np.int64).reshape(-1, 3).tolist()
+        waiting |= {(message, attempts): ts for message, attempts, ts in left}
+        for key in list(waiting)[: max(0, len(waiting) - _UNDER_WAY)]:
+            del waiting[key]
+
+
+def _with_late(rows: pa.Table) -> pa.Table:
+    """The rows of windows, and one for each FIN whose delivery another piece has."""
+    of_piece = rows["log_id"].is_valid()
+    names = ("host", "boot_id", *_LOGGED, "log_id")
+    pieces: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    columns = rows.select([*names, "part", "open", "answers"]).filter(of_piece)
+    for row in sorted(columns.to_pylist(), key=lambda row: int(row["part"])):
+        pieces.setdefault(tuple(row[name] for name in names), []).append(row)
+    found = []
+    for key, own in pieces.items():
+        for window, took in _of_several_pieces(own):
+            figures: dict[str, Any] = {"timed": 1, "sum_ns": took, "min_ns": took, "max_ns": took}
+            figures |= {"buckets": bucket([took]).tolist(), "counts": [1]}
+            late = {f"service_{name}": value for name, value in figures.items()}
+            keys = dict(zip(names[:-1], key, strict=False))
+            found.append(keys | {"window": window, "n": 0} | dict.fromkeys(COUNTS, 0) | late)
+    others = rows.filter(pc.invert(of_piece))
+    return pa.concat_tables([others, pa.Table.from_pylist(found, rows.schema)])
+
+
 def table(rows: pa.Table, *keys: str) -> pa.Table:
-    """One row per key with all figures; the quantiles are null where nothing was timed."""
-    rows = _with_topics(rows)
+    """One row per key with all figures, of all rows of some channels; the quantiles are null where
+    nothing was timed.
+    """
+    rows = _with_topics(_with_late(rows))
     how = dict.fromkeys(COUNTS, "sum") | {"max_attempts": "max"}
     result = grouped(rows, keys, how)
     for measure in MEASURES:
@@ -255,8 +341,7 @@ def run(engine: Engine, survey: Survey, out: Directory, *, window: float = WINDO
     in `out`.
     """
     with engine.load("e2e", survey, window_ns=nanoseconds(window)) as partials:
-        by = ("host", "boot_id", *_LOGGED, "window")
-        found, _ = summed(partials, by, lambda rows: table(rows, *_WINDOW), _WINDOW)
+        found, _ = summed(partials, _LOGGED, lambda rows: table(rows, *_WINDOW), _WINDOW)
         whole, others = summed(partials, _LOGGED, lambda rows: table(rows, *KEYS), KEYS)
     write_table(out / "e2e", with_time(found))
     rows = [_row(row) for row in whole.to_pylist()]

@@ -7,6 +7,16 @@ sleep when the program did something else meanwhile. An arrow leads from a commi
 and a job of a topic is a slice of its own from its delivery to what became of it.
 
 Times are those of the wall clock, so that hosts stand side by side as well as their clocks agree.
+
+What Perfetto's importer of JSON makes of a trace, and this one keeps to:
+
+1. Slices of a thread lie within each other or apart: one that overlaps another is dropped. Records
+   of the same time, as those of a batch, stand one nanosecond after the other.
+2. Events are taken by time, those of the same time in the order of the file, which is in order.
+3. An end of an arrow belongs to the innermost slice of its thread that is open then; the beginning
+   has to come before the end, or there is no arrow. Where the beginning's slice was moved behind
+   the end, the arrow begins at the first of the records of its time.
+4. A thread's number alone names it: no two threads, of whatever processes, have the same.
 """
 
 from __future__ import annotations
@@ -14,6 +24,8 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -36,14 +48,14 @@ MOST = 1_000_000
 PLACE = ("host", "boot_id", "engine")
 _LOG = (*PLACE, "pid", "starttime", "backend_id")
 _RECORD = ("bytes", "commit_seq", "chan_seq", "peer", "lag", "batch", "attempts", "kind", "wake")
-_NUMBERS = ("pid", "starttime", "backend_id", "database", "at", "ref", "before", *_RECORD)
+_NUMBERS = ("pid", "starttime", "backend_id", "database", "at", "ref", "before", "number", *_RECORD)
 _SLICE_NS = 500
 _DONE = (Kind.FIN, Kind.REQ, Kind.TIMEOUT)
 
 
 class Partials:
     """A row per record: `at` and `ref`, ns of the wall clock (0: it has none, or of another clock);
-    `before`, that of the record before it.
+    `before`, that of the record before it; `number`, which one of its log it is.
     """
 
     COLUMNS = (
@@ -57,7 +69,7 @@ class Partials:
     def __init__(self, reader: LogReader, most: int) -> None:
         self._reader = reader
         self._left = most
-        self._before = 0
+        self._before = self._number = 0
         self._untold = 0
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
@@ -83,9 +95,11 @@ class Partials:
             "at": at,
             "ref": ref,
             "before": np.concatenate([[self._before], at[:-1]]),
+            "number": self._number + np.arange(told),
             **{name: records[name].astype(np.int64) for name in _RECORD},
         }
         self._before = int(at[-1])
+        self._number += told
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
         if self._untold:
@@ -97,6 +111,16 @@ def table(rows: pa.Table) -> pa.Table:
     return rows.select([*PLACE, "channel", *_NUMBERS])
 
 
+@dataclass(frozen=True)
+class _At:
+    """A slice: its process and thread, when it begins, and when the first one of its time does."""
+
+    pid: int
+    tid: int
+    begin: int
+    first: int
+
+
 class Trace:
     """The events of all rows, which are in the order of their logs and times.
 
@@ -106,21 +130,28 @@ class Trace:
 
     def __init__(self, begin: int) -> None:
         self._begin = begin
-        self.events: list[dict[str, Any]] = []
+        self._names: list[dict[str, Any]] = []
+        self._events: list[tuple[int, int, dict[str, Any]]] = []
+        """With their times, and what is to be first of those of the same time."""
         self.backends: list[dict[str, Any]] = []
         self._pids: dict[tuple[Any, ...], int] = {}
-        self._sent: dict[tuple[Any, ...], tuple[int, int, float]] = {}
-        self._received: list[tuple[tuple[Any, ...], int, int, float]] = []
-        self._arrows = 0
+        self._numbers = count(1)
+        self._sent: dict[tuple[Any, ...], _At] = {}
+        self._received: list[tuple[tuple[Any, ...], _At]] = []
 
     def add(self, log: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
         """All that a backend logged."""
         pid = self._process(log)
-        tid = log["backend_id"] + 1
-        self._say("thread_name", pid, tid, f"backend {log['backend_id']} of {log['engine']}")
+        tid = next(self._numbers)
+        self._say("thread_name", f"backend {log['backend_id']} of {log['engine']}", pid, tid)
         ends = [*(row["at"] for row in rows[1:]), rows[-1]["at"] + _SLICE_NS]
+        free, spot, before = rows[0]["at"], _At(pid, tid, 0, 0), None
         for row, end in zip(rows, ends, strict=True):
-            self._record(log, row, pid, tid, min(_SLICE_NS, max(end - row["at"], 1)))
+            at = max(row["at"], free)
+            spot = _At(pid, tid, at, spot.first if row["at"] == before else at)
+            self._sleep(row, free, spot)
+            free, before = at + min(_SLICE_NS, max(end - at, 1)), row["at"]
+            self._record(log, row, spot, free - at)
         kinds = np.bincount([row["kind"] for row in rows], minlength=len(Kind) + 1)
         counts = {kind.name.lower(): int(kinds[kind]) for kind in Kind if kind != Kind.CHANDEF}
         self.backends.append({**{name: log[name] for name in _LOG}, **counts})
@@ -130,85 +161,89 @@ class Trace:
         key = tuple(log[name] for name in ("host", "boot_id", "pid", "starttime"))
         pid = self._pids.get(key)
         if pid is None:
-            pid = self._pids[key] = len(self._pids) + 1
-            self._say("process_name", pid, 0, f"pid {log['pid']} on {log['host']}")
+            pid = self._pids[key] = next(self._numbers)
+            self._say("process_name", f"pid {log['pid']} on {log['host']}", pid)
         return pid
 
-    def _us(self, at: int) -> float:
-        return (at - self._begin) / 1000
+    def _say(self, what: str, name: str, pid: int, tid: int | None = None) -> None:
+        thread = {} if tid is None else {"tid": tid}
+        self._names.append({"ph": "M", "name": what, "pid": pid, **thread, "args": {"name": name}})
 
-    def _say(self, what: str, pid: int, tid: int, name: str) -> None:
-        self.events.append(
-            {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
-        )
+    def _put(self, at: int, rank: int, event: dict[str, Any]) -> None:
+        self._events.append((at, rank, {**event, "ts": (at - self._begin) / 1000}))
 
-    def _record(
-        self, log: Mapping[str, Any], row: Mapping[str, Any], pid: int, tid: int, long: int
-    ) -> None:
-        kind, at = Kind(row["kind"]), self._us(row["at"])
-        place = tuple(log[name] for name in PLACE)
-        if kind == Kind.WAKE and row["before"]:
-            begin = min(row["before"] + _SLICE_NS, row["at"])
+    def _sleep(self, row: Mapping[str, Any], free: int, spot: _At) -> None:
+        """Up to where the slice of its WAKE begins."""
+        if row["kind"] != Kind.WAKE or not row["before"]:
+            return
+        begin = max(free, row["before"])
+        if begin < spot.begin:
             name = f"asleep, until {WAKE_NAMES[min(row['wake'], 7)]}"
-            self._slice("sleep", name, begin, max(row["at"] - begin, 1), pid, tid, {})
-        if kind in (Kind.SEND, Kind.PUBLISH):
-            number = row["commit_seq"] if kind == Kind.PUBLISH else row["chan_seq"]
-            self._sent[(*place, row["database"], row["channel"], number)] = (pid, tid, at)
-        if kind in (Kind.RECV, Kind.DELIVER):
-            topic = row["channel"].partition(":")[0] if kind == Kind.DELIVER else row["channel"]
-            number = row["commit_seq"] if kind == Kind.DELIVER else row["chan_seq"]
-            self._received.append(((*place, row["database"], topic, number), pid, tid, at))
-        if kind == Kind.DELIVER or kind in _DONE:
-            self._job(place, row, kind, pid, tid)
+            asleep = _At(spot.pid, spot.tid, begin, begin)
+            self._slice("sleep", name, asleep, spot.begin - begin, {})
+
+    def _record(self, log: Mapping[str, Any], row: Mapping[str, Any], spot: _At, long: int) -> None:
+        kind = Kind(row["kind"])
         arguments = {name: row[name] for name in _RECORD[:-2] if row[name]}
         if row["ref"]:
             arguments["latency_us"] = (row["at"] - row["ref"]) / 1000
-        name = f"{kind.name} {row['channel']}".rstrip()
-        self._slice(kind.name, name, row["at"], long, pid, tid, arguments)
+        self._slice(kind.name, f"{kind.name} {row['channel']}".rstrip(), spot, long, arguments)
+        key = (*(log[name] for name in PLACE), row["database"])
+        if kind in (Kind.SEND, Kind.PUBLISH):
+            number = row["commit_seq"] if kind == Kind.PUBLISH else row["chan_seq"]
+            self._sent[(*key, row["channel"], number)] = spot
+        if kind in (Kind.RECV, Kind.DELIVER):
+            topic = row["channel"].partition(":")[0] if kind == Kind.DELIVER else row["channel"]
+            number = row["commit_seq"] if kind == Kind.DELIVER else row["chan_seq"]
+            self._received.append(((*key, topic, number), spot))
+        if kind == Kind.DELIVER or kind in _DONE:
+            self._job(key, row, kind, spot)
 
-    def _slice(  # noqa: PLR0917, an event's fields
-        self, category: str, name: str, at: int, long: int, pid: int, tid: int, arguments: Any
-    ) -> None:
-        event = {"ph": "X", "cat": category, "name": name, "ts": self._us(at), "dur": long / 1000}
-        self.events.append({**event, "pid": pid, "tid": tid, "args": arguments})
+    def _slice(self, category: str, name: str, spot: _At, long: int, arguments: Any) -> None:
+        event = {"ph": "X", "cat": category, "name": name, "dur": long / 1000}
+        thread = {"pid": spot.pid, "tid": spot.tid}
+        self._put(spot.begin, 0, {**event, **thread, "args": arguments})
 
-    def _job(
-        self, place: tuple[Any, ...], row: Mapping[str, Any], kind: Kind, pid: int, tid: int
-    ) -> None:
+    def _job(self, key: tuple[Any, ...], row: Mapping[str, Any], kind: Kind, spot: _At) -> None:
         """Jobs of a backend overlap, so they are slices of their own, beside the thread."""
         event: dict[str, Any] = {
             "ph": "b" if kind == Kind.DELIVER else "e",
             "cat": "job",
             "name": row["channel"],
-            "id": "/".join(map(str, (*place, row["database"], row["channel"], row["commit_seq"]))),
-            "ts": self._us(row["at"]),
-            "pid": pid,
-            "tid": tid,
+            "id": "/".join(map(str, (*key, row["channel"], row["commit_seq"]))),
+            "pid": spot.pid,
+            "tid": spot.tid,
         }
         if kind != Kind.DELIVER:
             event["args"] = {"end": kind.name}
-        self.events.append(event)
+        self._put(spot.begin, 0, event)
 
-    def arrows(self) -> int:
-        """From commits to hand-overs; how many hand-overs are of a commit that no log has."""
-        unknown = 0
-        for key, pid, tid, at in self._received:
+    def arrows(self) -> dict[str, int]:
+        """From commits to hand-overs; how many hand-overs have none: no log has their commit, or it
+        is of a later time.
+        """
+        without = {"of_unknown_commits": 0, "of_later_commits": 0}
+        numbers = count(1)
+        for key, spot in self._received:
             sent = self._sent.get(key)
-            if sent is None:
-                unknown += 1
+            if sent is None or sent.first > spot.begin:
+                without["of_unknown_commits" if sent is None else "of_later_commits"] += 1
                 continue
-            self._arrows += 1
-            event = {"cat": "message", "name": key[4], "id": self._arrows}
-            begin = {"ph": "s", "pid": sent[0], "tid": sent[1], "ts": sent[2]}
-            self.events += [
-                {**event, **begin},
-                {**event, "ph": "f", "bp": "e", "pid": pid, "tid": tid, "ts": at},
-            ]
-        return unknown
+            begin = sent.begin if sent.begin <= spot.begin else sent.first
+            event = {"cat": "message", "name": key[4], "id": next(numbers)}
+            self._put(begin, 1, {**event, "ph": "s", "pid": sent.pid, "tid": sent.tid})
+            end = {"ph": "f", "bp": "e", "pid": spot.pid, "tid": spot.tid}
+            self._put(spot.begin, 2, {**event, **end})
+        return without
+
+    def events(self) -> list[dict[str, Any]]:
+        """Names, then all others in order."""
+        self._events.sort(key=lambda each: each[:2])
+        return [*self._names, *(event for _, _, event in self._events)]
 
     def compressed(self) -> bytes:
         """The file; always the same for the same events."""
-        body = ",\n".join(json.dumps(event, separators=(",", ":")) for event in self.events)
+        body = ",\n".join(json.dumps(event, separators=(",", ":")) for event in self.events())
         begin = str(np.datetime64(self._begin, "ns"))
         head = json.dumps({"displayTimeUnit": "ns", "otherData": {"begin": f"{begin}Z"}})
         text = f'{head[:-1]}, "traceEvents": [\n{body}\n]}}\n'
@@ -232,14 +267,16 @@ def run(engine: Engine, survey: Survey, out: Directory, *, most: int = MOST) -> 
     trace = Trace(pc.min(found["at"]).as_py() or 0)
     for log, rows in _by_log(found):
         trace.add(log, rows)
-    unknown = trace.arrows()
+    without = trace.arrows()
     (out / "perfetto.json.gz").write_bytes(trace.compressed())
-    totals = {"events": len(trace.events), "of_unknown_commits": unknown}
+    totals = {"events": len(trace.events()), **without}
     return JobResult(trace.backends, reports_of(others, survey), totals=totals)
 
 
 def _by_log(found: pa.Table) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    rows = ordered(found, *_LOG, "at", "kind", "commit_seq", "chan_seq", "channel").to_pylist()
+    rows = ordered(
+        found, *_LOG, "at", "number", "kind", "commit_seq", "chan_seq", "channel"
+    ).to_pylist()
     begin = 0
     for at in range(1, len(rows) + 1):
         if at == len(rows) or any(rows[at][name] != rows[begin][name] for name in _LOG):

@@ -3,6 +3,8 @@ and channel by time; when connections came and went; topics; and what processes 
 
 Runs latency, audit, e2e and wakeups, and leaves their tables in ``--out`` beside ``report.html``;
 the exit status is that of the audit. What is over time is drawn for each host and boot by itself.
+With ``--before`` an earlier run is set beside this one, as `compare` does, and a figure beyond
+``--threshold`` is a violation.
 
 All of these, and the timeline, see the logs in one pass. An archive does not say beforehand how
 wide the windows of its timeline should be, so that takes a second one.
@@ -21,15 +23,17 @@ from numpy.typing import NDArray
 
 from spark_jobs.directory import Directory
 from spark_jobs.engine.base import Engine, Found, Shared, summed
-from spark_jobs.engine.tables import read_table
+from spark_jobs.engine.tables import read_table, write_rows
+from spark_jobs.errors import CannotRunError
 from spark_jobs.figures import windows
 from spark_jobs.figures.hgrm import EVERYTHING, busiest, distributions, steps
 from spark_jobs.figures.histogram import midpoint
 from spark_jobs.figures.quantiles import by_nearest_rank, grouped
 from spark_jobs.figures.windows import nanoseconds, numbers
-from spark_jobs.jobs import audit, e2e, latency, timeline, wakeups
+from spark_jobs.jobs import audit, compare, e2e, latency, timeline, wakeups
 from spark_jobs.logs.find import span
 from spark_jobs.logs.model import Chunk, Log, Survey
+from spark_jobs.logs.quality import FileReport
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import Kind
 from spark_jobs.output import versions
@@ -54,6 +58,7 @@ Curve = list[tuple[float, float]]
 _BINS = 200
 _CURVES, _ROWS, _PLACES = 7, 40, 8
 _LISTED = 200
+_NAMED = 5
 _CHANNEL = ("engine", "database", "channel")
 _PLACE = ("host", "boot_id")
 _LANES, _GAPS, _DEPTHS = 60, 200, 7
@@ -105,6 +110,24 @@ _TOPICS = {
     "requeued": "requeued",
     "timed_out": "timed out",
 }
+_COMPARED = {
+    "what": "of",
+    "n_before": "messages before",
+    "n_after": "after",
+    "per_s_before": "per second before",
+    "per_s_after": "after",
+    "per_s_ratio": "times",
+    **{
+        column: title
+        for name in ("p50", "p90", "p99", "p999", "max")
+        for column, title in (
+            (f"{name}_before_ns", f"{name.replace('p999', 'p99.9')} before"),
+            (f"{name}_after_ns", "after"),
+            (f"{name}_ratio", "times"),
+        )
+    },
+}
+_SCOPES = (compare.ALL, compare.WAKE, compare.CHANNEL)
 _AUDIT = {
     name: name.replace("_", " ")
     for name in (
@@ -123,13 +146,16 @@ _AUDIT = {
 
 
 class Partials:
-    """One row per log: when it begins and ends by the wall clock, and when Gaps were announced."""
+    """One row per log, or piece of it: when it begins and ends by the wall clock, and when Gaps
+    were announced.
+    """
 
     COLUMNS = (
         *(pa.field(name, pa.string()) for name in ("host", "boot_id", "engine", "log_id")),
-        *numbers("pid", "first", "last"),
+        *numbers("pid", "part", "first", "last"),
         pa.field("gaps", pa.list_(pa.int64())),
     )
+    BY_FILE = True
     FIELDS = ("ts", "kind")
 
     def __init__(self, reader: LogReader) -> None:
@@ -150,6 +176,7 @@ class Partials:
         if self._last:
             log = self._reader.log
             found = {"pid": [log.pid], "first": [self._first], "last": [self._last]}
+            found["part"] = [log.files[0].part]
             gaps = pa.array([self._gaps], pa.list_(pa.int64()))
             yield windows.place(self._reader) | {"log_id": log.log_id, "gaps": gaps} | found
 
@@ -161,12 +188,24 @@ def _end(log: Log) -> str:
     return "lives" if log.alive else NOT_CLOSED
 
 
+def _of_logs(rows: pa.Table) -> pa.Table:
+    """A row per log, from those of its pieces."""
+    rows = rows.select([field.name for field in Partials.COLUMNS])
+    found: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows.to_pylist(), key=lambda row: (row["log_id"], row["part"])):
+        log = found.setdefault(row["log_id"], row)
+        if log is not row:
+            log["first"] = min(log["first"], row["first"])
+            log["last"] = max(log["last"], row["last"])
+            log["gaps"] = [*log["gaps"], *row["gaps"]][:_GAPS]
+    return pa.Table.from_pylist(list(found.values()), rows.schema)
+
+
 def _lanes(engine: Engine, survey: Survey) -> dict[tuple[str, str], list[Lane]]:
     """Of each place, those that came first."""
     ends = {log.log_id: _end(log) for log in survey.logs}
-    names = [field.name for field in Partials.COLUMNS]
-    by = (*_PLACE, "first", "log_id")
-    found = summed(engine.load("report", survey), by, lambda rows: rows.select(names))
+    order = (*_PLACE, "first", "log_id")
+    found = summed(engine.load("report", survey), (*_PLACE, "log_id"), _of_logs, order)
     lanes: dict[tuple[str, str], list[Lane]] = {}
     for row in found.table.to_pylist():
         own = lanes.setdefault((row["host"], row["boot_id"]), [])
@@ -268,7 +307,8 @@ def _places(engine: Engine, survey: Survey, window_ns: int) -> list[Place]:
 
 def _of_place(rows: pa.Table, place: Place) -> pa.Table:
     own = zip(_PLACE, (place.host, place.boot_id), strict=True)
-    return rows.filter(pc.and_(*(pc.equal(rows[name], value) for name, value in own)))
+    here = pc.and_(*(pc.equal(rows[name], value) for name, value in own))
+    return rows if pc.all(here, min_count=0).as_py() else rows.filter(here)
 
 
 def _binned(rows: pa.Table, place: Place) -> Iterator[pa.Table]:
@@ -407,6 +447,86 @@ def _topic_rows(audited: JobResult, finished: JobResult) -> list[dict[str, Any]]
     ]
 
 
+def _changed(stored: Sequence[Mapping[str, Any]], threshold: float | None) -> tuple[str, bool]:
+    """In one sentence what has changed, as HTML, and whether something is beyond the threshold."""
+    rows: dict[str, list[dict[str, Any]]] = {scope: [] for scope in _SCOPES}
+    for each in stored:
+        rows[each["scope"]].append(compare.compared(each, threshold))
+    channels = rows[compare.CHANNEL]
+    counts = {
+        "gone": sum(not row["n_after"] for row in channels),
+        "new": sum(not row["n_before"] for row in channels),
+    }
+    moved = [
+        f"{_counted(count, 'channel')} {'is' if count == 1 else 'are'} {what}"
+        for what, count in counts.items()
+        if count
+    ]
+    note = f'<p class="note">{plain(", ".join(moved))}</p>' if moved else ""
+    both = [row for row in rows[compare.ALL] if row["p99_ratio"] is not None]
+    if not both:
+        return f'<p class="verdict note">Nothing was received in both runs.</p>{note}', False
+    now, was = (duration(both[0][f"p99_{side}_ns"]) for side in ("after", "before"))
+    said = [f"p99 over all is {now}, and was {was}, {both[0]['p99_ratio']:.2f} times"]
+    in_both = [row for row in channels if row["p99_ratio"] is not None]
+    if len(in_both) > 1:
+        most = max(in_both, key=lambda row: row["p99_ratio"])
+        said.append(f"largest is the ratio of {most['channel']}, {most['p99_ratio']:.2f}")
+    worse = [row for row in (*rows[compare.ALL], *channels) if compare.is_worse(row)]
+    how = "note" if threshold is None else "bad" if worse else "good"
+    if threshold is not None:
+        named = [row["channel"] or "all together" for row in worse]
+        listed = ", ".join(
+            [*named[:_NAMED], *([f"{len(named) - _NAMED} more"] * (len(named) > _NAMED))]
+        )
+        limit = f"beyond {threshold:g} times what it was"
+        said.append(f"a percentile is {limit} of {listed}" if worse else f"nothing is {limit}")
+    return f'<p class="verdict {how}">{plain("; ".join(said), 2000)}.</p>{note}', bool(worse)
+
+
+def _compared_rows(stored: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Everything, then by what ended the sleep, then channels, those first whose p99 has grown
+    most.
+    """
+    found: dict[str, list[dict[str, Any]]] = {scope: [] for scope in _SCOPES}
+    several = len({row["database"] for row in stored if row["scope"] == compare.CHANNEL}) > 1
+    for each in stored:
+        name = str(each["channel"])
+        what = {compare.ALL: "all", compare.WAKE: f"woken by: {name}"}.get(each["scope"], name)
+        if several and each["scope"] == compare.CHANNEL:
+            what += f" ({each['database']})"
+        found[each["scope"]].append({"what": what} | compare.compared(each, None))
+    found[compare.CHANNEL].sort(key=lambda row: -(row["p99_ratio"] or 0))
+    return [row for scope in _SCOPES for row in found[scope]]
+
+
+def _whole_curve(place: Directory) -> Curve:
+    counts = read_table(place / "latency_hist")
+    found = distributions(counts.filter(pc.equal(counts["wake"], "all")), ())
+    return _curve(*found[EVERYTHING]) if EVERYTHING in found else []
+
+
+def _beside(
+    engine: Engine, before: compare.Side, out: Directory, threshold: float | None
+) -> tuple[str, list[FileReport], bool]:
+    """What is told of an earlier run beside this one, whose results are in `out`: HTML, its files
+    if they were read, and whether something is beyond the threshold.
+    """
+    earlier, reports = compare.before_of(engine, before, out)
+    stored = compare.stored(earlier, out, _SCOPES)
+    write_rows(
+        out / "compare", [row for row in stored if row["scope"] != compare.WAKE], compare.TABLE
+    )
+    said, worse = _changed(stored, threshold)
+    curves = {"before": _whole_curve(earlier), "after": _whole_curve(out)}
+    plot = percentile_plot({name: each for name, each in curves.items() if each})
+    rows = _compared_rows(stored)
+    damaged = sum(report.damaged for report in reports)
+    note = f'<p class="note">{damaged:,} records of the run before are damaged or gone.</p>'
+    listed = table(rows[:_LISTED], _COMPARED) + _shortened(rows)
+    return said + plot + listed + note * bool(damaged), reports, worse
+
+
 def _plots(curves: Mapping[str, Curve], places: Sequence[Place]) -> list[tuple[str, str]]:
     sections = []
     if curves:
@@ -455,10 +575,22 @@ def _tables(
     return sections
 
 
-def run(engine: Engine, survey: Survey, out: Directory, *, command: str = "") -> JobResult:
+def run(
+    engine: Engine,
+    survey: Survey,
+    out: Directory,
+    *,
+    command: str = "",
+    before: compare.Side | None = None,
+    threshold: float | None = None,
+) -> JobResult:
     """Rows: name, path; of what was written for people to look at. `command`: what to say on the
-    page that it was made with.
+    page that it was made with. `before`: an earlier run; `compare/` in `out` then has both.
+
+    Raises CannotRunError for a threshold without `before`, or that is no ratio.
     """
+    if compare.checked(threshold) is not None and before is None:
+        raise CannotRunError("--threshold of a report needs --before")
     width = _expected_width(survey)
     jobs: dict[str, dict[str, Any]] = {
         **{name: {} for name in ("latency", "audit", "wakeups", "report")},
@@ -477,7 +609,12 @@ def run(engine: Engine, survey: Survey, out: Directory, *, command: str = "") ->
         place.lanes = lanes.get((place.host, place.boot_id), [])[:_LANES]
     counts = read_table(out / "latency_hist")
     head = _verdict(audited) + _head(survey, timed, lanes, command)
-    sections = _plots(_curves(counts, timed.rows), places)
+    sections, reports, worse = [], list(timed.reports), False
+    if before is not None:
+        told, read, worse = _beside(engine, before, out, threshold)
+        sections.append(("Before and after", told))
+        reports += read
+    sections += _plots(_curves(counts, timed.rows), places)
     by_wake = _by_wake(counts, timed.rows)
     sections += _tables(timed, woken, audited, finished, by_wake)
     target = out / "report.html"
@@ -486,4 +623,4 @@ def run(engine: Engine, survey: Survey, out: Directory, *, command: str = "") ->
     rows += [
         {"name": "hgrm", "path": str(path)} for path in sorted((out / "hgrm").iterdir(), key=str)
     ]
-    return JobResult(rows, timed.reports, audited.violation, audited.totals)
+    return JobResult(rows, reports, audited.violation or worse, audited.totals)

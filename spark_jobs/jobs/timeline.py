@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from spark_jobs.directory import Directory
 from spark_jobs.engine.base import Engine, summed
@@ -29,7 +30,7 @@ from spark_jobs.figures.windows import (
     only_timed,
     place,
     reduce_by,
-    window_of,
+    windows_of,
     with_time,
 )
 from spark_jobs.logs.model import Chunk, Survey
@@ -40,7 +41,9 @@ from spark_jobs.result import JobResult
 KEYS = ("host", "boot_id", "engine", "database", "channel", "kind", "window")
 
 _COUNTED = ("SEND", "RECV", "PUBLISH", "DELIVER", "FIN", "REQ", "TIMEOUT")
-_KINDS = tuple(kind for kind in Kind if kind.name in _COUNTED)
+_IS_COUNTED = np.zeros(256, dtype=bool)
+_IS_COUNTED[[int(kind) for kind in Kind if kind.name in _COUNTED]] = True
+_RECV = int(Kind.RECV)
 
 
 class Partials:
@@ -62,39 +65,71 @@ class Partials:
         self._untimed = 0
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
-        which = np.flatnonzero((chunk.channel >= 0) & np.isin(chunk.records["kind"], _KINDS))
-        records = chunk.records[which]
-        latency = records["ts"].astype(np.int64) - records["ref_ts"].astype(np.int64)
-        received = (records["kind"] == Kind.RECV) & (records["ref_ts"] > 0)
-        known = received & (latency >= 0) & self._reader.comparable(records)
-        self._untimed += int(np.count_nonzero(received & ~known))
+        kind = chunk.kind
+        counted = _IS_COUNTED[kind]
+        counted &= chunk.channel >= 0
+        count = int(np.count_nonzero(counted))
+        if count == 0:
+            return
+        # Nearly always it is all of them, and a column is cheaper to take whole.
+        at = slice(None) if count == len(kind) else np.flatnonzero(counted)
+        records, kind = chunk.records, kind[at]
+        ts, sent = (records[name][at].astype(np.int64) for name in ("ts", "ref_ts"))
+        slot = chunk.channel[at] * len(Kind)
+        slot += kind
+        slot -= 1
         full = self._buffer.add(
-            window=window_of(chunk, which, self._window_ns),
-            channel=chunk.channel[which],
-            kind=records["kind"].astype(np.int64),
-            bytes=records["bytes"].astype(np.int64),
-            latency=np.where(known, latency, -1),
+            window=windows_of(ts + chunk.clock_ns, self._window_ns),
+            slot=slot,
+            bytes=records["bytes"][at].astype(np.int64),
+            latency=self._latency(chunk, at, kind, ts, sent),
         )
         if full:
             yield from self._put_out()
+
+    def _latency(
+        self,
+        chunk: Chunk,
+        at: slice | NDArray[np.intp],
+        kind: NDArray[np.uint8],
+        ts: NDArray[np.int64],
+        sent: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Of what was received; -1 where there is none."""
+        received = kind == _RECV
+        received &= sent > 0
+        latency = ts - sent
+        known = received & (latency >= 0)
+        if self._reader.log.own_clock is not None:
+            known &= self._reader.comparable(chunk.records[at])
+        self._untimed += int(np.count_nonzero(received)) - int(np.count_nonzero(known))
+        np.copyto(latency, -1, where=~known)
+        return latency
 
     def _put_out(self) -> Iterator[Mapping[str, Any]]:
         columns = self._buffer.take()
         if not columns:
             return
-        windows, at = dense(columns["window"])
-        latency, channel = columns["latency"], columns["channel"]
-        timed = latency >= 0
-        slot = at * len(self._reader.channels) + channel
-        by_kind = slot * len(Kind) + columns["kind"] - 1
-        key, figures = reduce_by(
-            by_kind,
-            bytes=(np.add, columns["bytes"]),
-            timed=(np.add, timed.astype(np.int64)),
-            min_ns=(np.minimum, np.where(timed, latency, np.iinfo(np.int64).max)),
-            max_ns=(np.maximum, latency),
-        )
-        figures |= histograms(key, by_kind[timed], latency[timed])
+        windows, by_kind = dense(columns["window"])
+        by_kind *= len(self._reader.channels) * len(Kind)
+        by_kind += columns["slot"]
+        latency = columns["latency"]
+        at = np.flatnonzero(latency >= 0)
+        key, figures = reduce_by(by_kind, bytes=(np.add, columns["bytes"]))
+        owner, latency = by_kind[at], latency[at]
+        timed = {
+            "timed": np.zeros(len(key), dtype=np.int64),
+            "min_ns": np.full(len(key), np.iinfo(np.int64).max),
+            "max_ns": np.full(len(key), -1),
+        }
+        if len(at):
+            own, found = reduce_by(
+                owner, min_ns=(np.minimum, latency), max_ns=(np.maximum, latency)
+            )
+            which = np.searchsorted(key, own)
+            for name, column in zip(timed, ("n", "min_ns", "max_ns"), strict=True):
+                timed[name][which] = found[column]
+        figures |= timed | histograms(key, owner, latency)
         yield self._keys(key // len(Kind), windows, key % len(Kind) + 1) | figures
 
     def _keys(self, slot: Any, windows: Any, kind: Any) -> dict[str, Any]:

@@ -3,6 +3,9 @@
 A WAKE record that found something is followed by the messages it found, the first of which is the
 one that it was woken for: from that one's commit to the end of the sleep is the *wake latency*.
 
+A log may be read in pieces. One may end with a wake-up, and the next begin with the message: each
+tells its last wake-up and its first message, and they are put together afterwards.
+
 A WAKE record with a channel is of a topic's consumer. These are counted by themselves: the signals
 that wake consumers are not.
 """
@@ -14,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_jobs.directory import Directory
 from spark_jobs.engine.base import Engine, summed
@@ -43,7 +47,11 @@ _TIMES = ("p50_ns", "p99_ns")
 
 
 class Partials:
-    """One row per log, with the histogram of its wake latencies."""
+    """One row per log, or piece of it, with the histogram of its wake latencies.
+
+    Of a piece also `woken_at`, the wake-up that it ends with (0: none; null: no records), and
+    `sent`, the commit of the message that it begins with (0: none).
+    """
 
     COLUMNS = (
         pa.field("host", pa.string()),
@@ -54,7 +62,10 @@ class Partials:
         pa.field("max_ns", pa.int64()),
         pa.field("n", pa.int64()),
         *HISTOGRAM,
+        pa.field("log_id", pa.string()),
+        *(pa.field(name, pa.int64()) for name in ("part", "woken_at", "sent")),
     )
+    BY_FILE = True
     FIELDS = ("ts", "ref_ts", "kind", "flags", "batch", "wake", "aux", "peer")
 
     def __init__(self, reader: LogReader) -> None:
@@ -64,6 +75,7 @@ class Partials:
         self._low, self._high = np.iinfo(np.int64).max, 0
         self._woken_at = 0
         """Of a wake-up at the very end of the chunk before."""
+        self._sent: int | None = None
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
         kind = chunk.records["kind"]
@@ -96,8 +108,11 @@ class Partials:
         by_signal = useful & (records["wake"] == Wake.SIGNAL)
         woken = np.concatenate([[self._woken_at], np.where(by_signal, ts, 0)])
         self._woken_at = int(woken[-1])
-        first = (records["kind"] == Kind.RECV) & (records["ref_ts"] > 0) & (woken[:-1] > 0)
+        first = (records["kind"] == Kind.RECV) & (records["ref_ts"] > 0)
         first &= self._reader.comparable(records)
+        if self._sent is None:
+            self._sent = int(records["ref_ts"][0]) if first[0] else 0
+        first &= woken[:-1] > 0
         latency = woken[:-1][first] - chunk.signed("ref_ts")[first]
         # What was committed after it woke is not what it was woken for.
         latency = latency[latency >= 0]
@@ -112,13 +127,35 @@ class Partials:
         times = np.flatnonzero(self._histogram)
         extremes = {"min_ns": [self._low], "max_ns": [self._high]} if len(times) else {}
         counted = lists(np.zeros(len(times), dtype=np.int64), times, self._histogram[times], 1)
-        yield who | {name: [value] for name, value in self._totals.items()} | extremes | counted
+        told: dict[str, Any] = {}
+        if log.is_piece:
+            told = {"log_id": log.log_id, "part": [log.files[0].part]}
+            if self._sent is not None:
+                told |= {"woken_at": [self._woken_at], "sent": [self._sent]}
+        figures = {name: [value] for name, value in self._totals.items()}
+        yield who | figures | extremes | counted | told
+
+
+def _between(rows: pa.Table) -> pa.Table:
+    """A row for each wake latency from one piece to the next."""
+    names = [*KEYS, "log_id", "part", "woken_at", "sent"]
+    pieces = rows.filter(pc.is_valid(rows["woken_at"])).select(names).to_pylist()
+    found = []
+    before: dict[str, Any] = {"log_id": None}
+    for row in sorted(pieces, key=lambda row: (row["log_id"], row["part"])):
+        if row["log_id"] == before["log_id"] and row["sent"] and before["woken_at"] >= row["sent"]:
+            took = before["woken_at"] - row["sent"]
+            own = {name: row[name] for name in KEYS} | dict.fromkeys(COUNTS, 0)
+            counted = {"buckets": bucket([took]).tolist(), "counts": [1]}
+            found.append(own | {"min_ns": took, "max_ns": took} | counted)
+        before = row
+    return pa.Table.from_pylist(found, rows.schema)
 
 
 def table(rows: pa.Table) -> pa.Table:
     """One row per process."""
     how = dict.fromkeys(COUNTS, "sum") | {"min_ns": "min", "max_ns": "max"}
-    return summarised(rows, KEYS, how)
+    return summarised(pa.concat_tables([rows, _between(rows)]), KEYS, how)
 
 
 def _ratio(numerator: int, denominator: int) -> float | None:

@@ -12,6 +12,7 @@ body{font:15px/1.45 system-ui,sans-serif;max-width:1000px;margin:2em auto;paddin
 table{border-collapse:collapse;font-size:13px;margin:.6em 0;display:block;overflow-x:auto}
 td,th{padding:.15em .7em;text-align:right;border-bottom:1px solid #8884}
 td:first-child,th:first-child{text-align:left}
+td:first-child{min-width:9em}
 td{max-width:22em;overflow-wrap:anywhere}
 td[data-value]{white-space:nowrap}
 th[tabindex]{cursor:pointer}

@@ -141,23 +141,25 @@ class SparkEngine:
         def read(text: str) -> Iterator[pa.RecordBatch]:
             return aggregated(text, job, settings)
 
-        return self._read(read, schema_of(job), pieces(job, survey.logs))
+        return self._read(read, schema_of(job), (job,), survey.logs)
 
     def load_all(self, jobs: Jobs, survey: Survey) -> _SparkFoundByAll:
-        """As of `Engine`; logs are read whole."""
+        """As of `Engine`."""
 
         def read(text: str) -> Iterator[pa.RecordBatch]:
             return aggregated_all(text, jobs)
 
-        return _SparkFoundByAll(self._read(read, schema_of_all(jobs), survey.logs))
+        return _SparkFoundByAll(self._read(read, schema_of_all(jobs), tuple(jobs), survey.logs))
 
     def _read(
         self,
         read: Callable[[str], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
+        jobs: Sequence[str],
         logs: Sequence[Log],
     ) -> _SparkFound:
-        partitions = deal(logs, self._session.sparkContext.defaultParallelism)
+        parallelism = self._session.sparkContext.defaultParallelism
+        partitions = deal(pieces(jobs, logs, parallelism), parallelism)
 
         def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             leave_modules_alone()

@@ -177,6 +177,6 @@ def test_a_small_run(
     assert all(figure["cpu_s"] > 0 for figure in report["figures"])
     assert (tmp_path / "dir" / "logs-200000").is_dir()
     first = {row["name"]: row for row in report["first_results"]}
-    assert len(first) == 8
+    assert len(first) == 12
     assert all(row["cpu_s"] > 0 and row["records"] for row in first.values())
     assert first["latency, 1 MB, spark"]["bar_cpu_s"] == 12

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from logwriter import LogWriter
 
 from spark_jobs.jobs import e2e
@@ -18,12 +19,12 @@ Record = tuple[Kind, int, int, int]
 """Kind, message, attempts and time."""
 
 
-def a_log(place: Path, records: list[Record], pid: int = 1) -> None:
+def a_log(place: Path, records: list[Record], pid: int = 1, files: int = 2) -> None:
     log = LogWriter(place, pid)
     kind, message, attempts, ts = (np.array(column) for column in zip(*records, strict=True))
     log.add(Kind.FIN, len(records), channel="t:c", ref_ts=PUBLISHED, commit_seq=message, ts=ts)
     log.batches[-1]["kind"], log.batches[-1]["attempts"] = kind, attempts
-    log.write(files=2)
+    log.write(files=files)
 
 
 def the_row(engine: Any, place: Path) -> dict[str, Any]:
@@ -67,11 +68,12 @@ def test_a_delivery_in_one_chunk_and_its_finish_in_another(local: Any, tmp_path:
     assert abs(row["service_p50_ns"] - exact) <= 0.004 * exact
 
 
-def test_deliveries_without_end_are_forgotten(local: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [1, 4])
+def test_deliveries_without_end_are_forgotten(files: int, local: Any, tmp_path: Path) -> None:
     """The oldest of very many: what is kept does not grow with the log."""
     count = e2e._UNDER_WAY + 2 * CHUNK_RECORDS
     records: list[Record] = [(Kind.DELIVER, i, 1, 2000 + i) for i in range(count)]
     records += [(Kind.FIN, 0, 1, 10**9), (Kind.FIN, count - 1, 1, 2000 + count)]
-    a_log(tmp_path, records)
+    a_log(tmp_path, records, files=files)
     row = the_row(local, tmp_path)
     assert (row["service_max_ns"], row["service_mean_ns"]) == (1, 1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -144,8 +146,8 @@ def test_a_log_that_is_larger_than_all_others_is_read_by_several(tmp_path: Path)
     small.write()
     paths[1].unlink()  # what is missing is told once
     found = survey([tmp_path])
-    for job, parts in (("latency", 3), ("audit", 3), ("wakeups", 2)):
-        dealt = deal(pieces(job, found.logs), 3)
+    for job, parts in (("latency", 3), ("audit", 3), ("lag", 2)):
+        dealt = deal(pieces((job,), found.logs, 3), 3)
         assert len(dealt) == parts
         assert sum(len(Log.from_json(text).files) for part in dealt for text in part) == 4
     one, three = (latency.run(LocalEngine(n), found, tmp_path / str(n)) for n in (1, 3))
@@ -322,7 +324,7 @@ def test_ctrl_c_ends_them(
 
     monkeypatch.setattr(pa.ipc, "read_record_batch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        LocalEngine(3).load("wakeups", survey([logs]))
+        LocalEngine(3).load("lag", survey([logs]), window_ns=SECOND)  # which reads logs whole
 
 
 def ended(pid: int) -> bool:
@@ -425,3 +427,38 @@ def test_help_says_what_each_job_is_for(capsys: Any) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert "pynlog 1" in capsys.readouterr().out
+
+
+FREED_AGAIN_AND_AGAIN = """
+import resource, sys
+import numpy as np
+from spark_jobs.engine.memory import keep_what_is_freed
+if sys.argv[1:]:
+    keep_what_is_freed()
+np.ones(1 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    np.ones(3 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="it is glibc's")
+def test_memory_that_is_freed_is_used_again() -> None:
+    """Of arrays of 24 MiB, which glibc by itself takes from the kernel each time."""
+    pages = (3 << 20) * 8 // resource.getpagesize()
+    counts = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", FREED_AGAIN_AND_AGAIN, *given],
+                cwd=ROOT,
+                env=environment() | {"GLIBC_TUNABLES": ""},
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        for given in ([], ["kept"])
+    ]
+    assert counts[1] < 2 * pages
+    assert counts[0] > counts[1]

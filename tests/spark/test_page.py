@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,8 @@ class Browser:
         )
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    logs, out = tmp_path_factory.mktemp("logs"), tmp_path_factory.mktemp("out")
+def written(logs: Path, slower: int = 1) -> Path:
+    """Channel n takes n + 1 us, and those with an even number `slower` times that."""
     sender, listener = LogWriter(logs, 9, clock=10**18), LogWriter(logs, 1, clock=10**18)
     seq = np.arange(400)
     ts = 10**9 + seq * 10**7
@@ -93,15 +93,28 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = f"channel.{number}"
         sends(sender, name, seq, ts=ts)
         listener.add(Kind.LISTEN, channel=name, chan_seq=0, ts=10**9)
-        receives(listener, name, seq, ts=ts + 1000 * (number + 1), ref_ts=ts)
+        late = 1000 * (number + 1) * (1 if number % 2 else slower)
+        receives(listener, name, seq, ts=ts + late, ref_ts=ts)
     for log in (sender, listener):
         log.write()
+    return logs
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    logs, out = written(tmp_path_factory.mktemp("logs")), tmp_path_factory.mktemp("out")
     assert main(["report", str(logs), "--out", str(out)]) == 0
     return out / "report.html"
 
 
 @pytest.fixture
 def browser(page: Path, tmp_path: Path) -> Iterator[Browser]:
+    with browsing(page, tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def browsing(page: Path, tmp_path: Path) -> Iterator[Browser]:
     assert CHROMIUM is not None
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0")
     own = (f"--user-data-dir={tmp_path}", "--window-size=1100,3000", "about:blank")
@@ -189,3 +202,35 @@ def test_dragging_shows_a_part_of_the_time(browser: Browser) -> None:
         browser.mouse("mouseReleased", left + wide / 2, y, clicks)
     for plot in range(plots):
         assert shown(browser, plot) == pytest.approx((0, 1))
+
+
+def test_before_and_after_side_by_side(tmp_path: Path) -> None:
+    places = {name: tmp_path / name for name in ("old", "new", "out", "profile")}
+    for name, slower in (("old", 1), ("new", 3)):
+        written(places[name], slower)
+    given = ["report", str(places["new"]), "--before", str(places["old"])]
+    assert main([*given, "--out", str(places["out"])]) == 0
+    with browsing(places["out"] / "report.html", places["profile"]) as browser:
+        heading = "document.querySelector('h2')"
+        assert browser.ask(f"{heading}.textContent") == "Before and after"
+        verdict = browser.ask(f"{heading}.nextElementSibling.textContent")
+        assert "largest is the ratio of channel." in verdict
+        curves = browser.ask(
+            "[...document.querySelector('svg').querySelectorAll('.curve')]"
+            ".map(each => each.getBoundingClientRect()).map(box => [box.width, box.top, box.left])"
+        )
+        assert len(curves) == 2
+        assert all(wide > 100 for wide, *_ in curves), "both are drawn"
+        assert curves[1][1] < curves[0][1], "what is slower is higher up"
+        names = [name for name in browser.ask(column(0)) if name.startswith("channel")]
+        grown = {f"channel.{number}" for number in range(0, CHANNELS, 2)}
+        assert (set(names[:6]), len(names)) == (grown, CHANNELS), "what has grown is first"
+        ratio = "[...document.querySelector('table').tHead.rows[0].cells].map(c => c.textContent)"
+        at = browser.ask(ratio).index("p99 before") + 2
+        browser.ask(f"document.querySelector('table').tHead.rows[0].cells[{at}].click()")
+        assert browser.ask(column(at)) == ["3.00"] * 6 + ["2.74"] * 2 + ["1.00"] * 6
+        lines = "document.querySelector('table').tBodies[0].rows[0].getBoundingClientRect().height"
+        assert browser.ask(lines) < 60, "names are not broken into letters"
+        fits = "(box => box.scrollWidth >= box.clientWidth)(document.querySelector('table'))"
+        assert browser.ask(fits)
+        assert browser.ask("document.body.scrollWidth <= document.documentElement.clientWidth")

@@ -27,12 +27,88 @@ SECOND = 10**9
 def run(local: LocalEngine, logs: Path, **options: Any) -> tuple[JobResult, list[dict[str, Any]]]:
     found = perfetto.run(local, survey([logs]), logs, **options)
     trace = json.loads(gzip.decompress((logs / "perfetto.json.gz").read_bytes()))
+    assert set(trace) == {"displayTimeUnit", "otherData", "traceEvents"}
+    assert trace["displayTimeUnit"] in ("ns", "ms")
+    imported(trace["traceEvents"])
     return found, trace["traceEvents"]
+
+
+KEYS = {
+    "M": {"name", "pid", "args"},
+    "X": {"cat", "name", "ts", "dur", "pid", "tid", "args"},
+    "b": {"cat", "name", "id", "ts", "pid", "tid"},
+    "e": {"cat", "name", "id", "ts", "pid", "tid", "args"},
+    "s": {"cat", "name", "id", "ts", "pid", "tid"},
+    "f": {"cat", "name", "id", "ts", "pid", "tid", "bp"},
+}
+Event = dict[str, Any]
+
+
+def ns(event: Event, name: str = "ts") -> int:
+    """A time; it must be one of whole nanoseconds."""
+    value = round(event[name] * 1000)
+    assert value >= 0
+    assert value / 1000 == event[name]
+    return value
+
+
+def imported(events: list[Event]) -> list[tuple[Event, Event]]:
+    """The arrows that Perfetto's importer of JSON makes of it, from slice to slice. It takes one
+    event after the other, by time, and drops what does not fit: here that is an error.
+    """
+    names: dict[tuple[str, int], str] = {}
+    process_of: dict[int, int] = {}
+    open_slices: dict[int, list[Event]] = {}
+    jobs: dict[tuple[str, str, str], int] = {}
+    begun: dict[tuple[int, str, str], Event] = {}
+    arrows, last = [], 0
+    for event in events:
+        phase, tid = event["ph"], event.get("tid")
+        assert set(event) - {"ph", "tid"} == KEYS[phase] - {"tid"}, event
+        assert isinstance(event["name"], str)
+        assert event["name"]
+        if phase == "M":
+            assert event["name"] == ("process_name" if tid is None else "thread_name")
+            told = ("process", event["pid"]) if tid is None else ("thread", tid)
+            assert names.setdefault(told, event["args"]["name"]) is event["args"]["name"], "once"
+        else:
+            assert ("process", event["pid"]) in names, "a process has its name first"
+            assert ("thread", tid) in names
+            at = ns(event)
+            assert at >= last, "in order"
+            last = at
+        assert 0 < event["pid"] < 1 << 32
+        if tid is None:
+            continue
+        assert 0 < tid < 1 << 32, "0 is the idle thread"
+        assert process_of.setdefault(tid, event["pid"]) == event["pid"], "of one process only"
+        stack = open_slices.setdefault(tid, [])
+        while phase != "M" and stack and ns(stack[-1]) + ns(stack[-1], "dur") <= at:
+            stack.pop()
+        if phase == "X":
+            assert ns(event, "dur") > 0
+            assert not stack, "it overlaps the one before"
+            stack.append(event)
+        elif phase in "be":
+            job = (event["cat"], event["name"], event["id"])
+            jobs[job] = jobs.get(job, 0) + (1 if phase == "b" else -1)
+        elif phase in "sf":
+            assert isinstance(event["id"], int)
+            assert stack, "an arrow needs a slice"
+            arrow = (event["id"], event["cat"], event["name"])
+            if phase == "s":
+                assert arrow not in begun, "an id is of one arrow"
+                begun[arrow] = stack[-1]
+            else:
+                assert event["bp"] == "e"
+                arrows.append((begun.pop(arrow), stack[-1]))
+    assert not begun, "each arrow has an end"
+    return arrows
 
 
 def named(events: list[dict[str, Any]], what: str) -> dict[int, str]:
     return {
-        event["tid"] or event["pid"]: event["args"]["name"]
+        event.get("tid", event["pid"]): event["args"]["name"]
         for event in events
         if event["name"] == what
     }
@@ -54,7 +130,11 @@ def test_commits_hand_overs_and_sleeps(local: LocalEngine, tmp_path: Path) -> No
         (1, 0, 3, 1),
         (9, 3, 0, 0),
     ]
-    assert found.totals == {"events": len(events), "of_unknown_commits": 0}
+    assert found.totals == {
+        "events": len(events),
+        "of_unknown_commits": 0,
+        "of_later_commits": 0,
+    }
     assert sorted(named(events, "process_name").values()) == [
         f"pid {pid} on {HOST}" for pid in (1, 9)
     ]
@@ -132,3 +212,66 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "10 records" in capsys.readouterr().err
     assert main(["perfetto", str(tmp_path), "--out", str(out)]) == 0
     assert (out / "perfetto.json.gz").exists()
+
+
+def test_a_batch_has_one_time_for_all_of_it(local: LocalEngine, tmp_path: Path) -> None:
+    """Slices do not overlap, and each arrow leads to the message that was sent."""
+    sender, count = LogWriter(tmp_path, 9, clock=CLOCK), 1000
+    sends(sender, "c", np.arange(count), ts=SECOND)
+    sender.write()
+    taken = {1: SECOND + 300, 2: SECOND + 5000}  # sooner than the slices of the commit end, later
+    for pid, at in taken.items():
+        listener = LogWriter(tmp_path, pid, clock=CLOCK, backend_id=pid)
+        listener.add(Kind.LISTEN, channel="c", chan_seq=0, ts=SECOND - 5000)
+        listener.add(Kind.WAKE, flags=USEFUL, batch=count, wake=Wake.SIGNAL, ts=at)
+        receives(listener, "c", np.arange(count), ts=at, ref_ts=SECOND)
+        listener.write()
+    found, events = run(local, tmp_path)
+    assert sum(event["ph"] == "X" for event in events) == 3 * count + 2 * 3
+    sleeps = [ns(event) + ns(event, "dur") for event in events if event.get("cat") == "sleep"]
+    since = SECOND - 5000
+    assert sleeps == [at - since for at in taken.values()], "then comes what it woke for"
+    assert found.totals["of_later_commits"] == 0
+    arrows = imported(events)
+    assert len(arrows) == 2 * count
+    exact = 0
+    for begin, end in arrows:
+        assert (begin["cat"], end["cat"]) == ("SEND", "RECV")
+        sent, received = (each["args"].get("chan_seq", 0) for each in (begin, end))
+        assert sent in (received, 0), "the message itself, or the first one of its commit"
+        exact += sent == received
+    assert exact > 1000
+    assert {end["args"].get("chan_seq", 0) for _, end in arrows} == set(range(count))
+
+
+def test_a_hand_over_before_its_commit(local: LocalEngine, tmp_path: Path) -> None:
+    """Clocks of two hosts differ; an arrow does not lead back."""
+    sender = LogWriter(tmp_path, 9, clock=CLOCK)
+    sends(sender, "c", np.arange(2), ts=np.array([SECOND, SECOND + 9000]))
+    sender.write()
+    listener = LogWriter(tmp_path, 1, clock=CLOCK, backend_id=3)
+    receives(listener, "c", np.arange(2), ts=SECOND + 5000, ref_ts=SECOND)
+    listener.write()
+    found, events = run(local, tmp_path)
+    assert found.totals["of_later_commits"] == 1
+    assert len(imported(events)) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_logs_make_a_trace_that_is_taken_whole(
+    seed: int, local: LocalEngine, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(seed)
+    for pid, host in ((1, "a"), (2, "a"), (1, "b")):
+        log = LogWriter(tmp_path, pid, clock=CLOCK, host=host, backend_id=pid % 2)
+        at = SECOND + np.sort(random.integers(0, 3000, 400))
+        for number, when in enumerate(at.tolist()):
+            kind = Kind(int(random.choice([kind for kind in Kind if kind != Kind.CHANDEF])))
+            topic = kind in (Kind.DELIVER, Kind.FIN, Kind.REQ, Kind.TIMEOUT)
+            name = "t:c" if topic else "t"
+            figures = {"commit_seq": number % 50, "chan_seq": number % 50, "attempts": 1}
+            log.add(kind, channel=name, ts=when, ref_ts=max(when - 700, 1), **figures)
+        log.write(files=2)
+    found, events = run(local, tmp_path)
+    assert sum(event["ph"] == "X" and event["cat"] != "sleep" for event in events) == 1200
+    assert found.totals["events"] == len(events)

@@ -1,4 +1,4 @@
-"""The audit of a log that is read in pieces is that of the log read in order."""
+"""What is found in a log that is read in pieces is what is found in it read in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_jobs.audit.debt import Account, Debt
 from spark_jobs.engine import local as local_engine
 from spark_jobs.engine.local import LocalEngine
 from spark_jobs.engine.partials import deal, pieces
-from spark_jobs.jobs import audit, ingest
+from spark_jobs.jobs import audit, e2e, ingest, report, runner, wakeups
 from spark_jobs.logs import model, reader
 from spark_jobs.logs.model import Log, Survey
 from spark_jobs.logs.schema import USEFUL, Kind, Wake
@@ -125,7 +125,8 @@ def test_one_publisher_and_one_consumer_are_read_by_all(
     found = a_pair(tmp_path / "logs", 80_000)
     (log, other) = found.logs
     dealt = [
-        [Log.from_json(text) for text in part] for part in deal(pieces("audit", found.logs), 4)
+        [Log.from_json(text) for text in part]
+        for part in deal(pieces(("audit",), found.logs, 4), 4)
     ]
     assert [len(part) for part in dealt] == [4] * 4
     sizes = [sum(piece.size for piece in part) for part in dealt]
@@ -268,3 +269,123 @@ def test_by_tasks_of_spark(late: bool, spark: Any, tmp_path: Path) -> None:
         path.name: path.read_bytes() for path in sorted((tmp_path / "out").glob("*/*.parquet"))
     }
     assert (result, files) == whole
+
+
+# ---- the jobs that follow something from record to record
+
+
+def a_consumer(logs: Path, pid: int, random: np.random.Generator) -> LogWriter:
+    """Jobs overlap, so that files end between a delivery and its answer; so they do between a
+    wake-up and the message that it was for.
+    """
+    log = LogWriter(logs, pid, clock=10**18)
+    at, under_way = 10**9, []
+    for number in range(600):
+        at += int(random.integers(1, 10**6))
+        what = random.random()
+        if what < 0.3:
+            under_way.append((number, int(random.integers(1, 4)), at))
+            message, attempts, since = under_way[-1]
+            common = {"commit_seq": message, "attempts": attempts, "ref_ts": since - 500}
+            log.add(Kind.DELIVER, channel=f"t:{'ab'[number % 2]}", ts=at, **common)
+        elif what < 0.6 and under_way:
+            message, attempts, since = under_way.pop(int(random.integers(len(under_way))))
+            kind = Kind(random.choice([Kind.FIN, Kind.FIN, Kind.FIN, Kind.REQ, Kind.TIMEOUT]))
+            common = {"commit_seq": message, "attempts": attempts, "ref_ts": since - 500}
+            log.add(kind, channel=f"t:{'ab'[message % 2]}", ts=at, **common)
+            if random.random() < 0.2:  # an answer too many
+                log.add(Kind.FIN, channel=f"t:{'ab'[message % 2]}", ts=at + 1, **common)
+        elif what < 0.7:
+            log.add(Kind.DROP, ts=at, bytes=1)
+        else:
+            wake = random.choice([Wake.SIGNAL, Wake.FD])
+            log.add(Kind.WAKE, ts=at, flags=USEFUL, batch=1, wake=wake)
+            receives(log, "c", np.array([number]), ts=at + 9, ref_ts=at - 700 - number)
+    return log
+
+
+def files_of(out: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in sorted(out.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_wake_ups_and_jobs_that_go_on_in_the_next_file(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (model, reader):
+        monkeypatch.setattr(module, "CHUNK_RECORDS", 64)
+    random = np.random.default_rng(seed)
+    for pid in (1, 2):
+        paths = a_consumer(tmp_path / "logs", pid, random).write(files=int(random.integers(5, 40)))
+        if pid == 2:  # a file of which nothing is left but its head
+            os.truncate(paths[2], 4096)
+    found = survey([tmp_path / "logs"])
+    for job in (e2e, wakeups):
+        name = job.__name__.rpartition(".")[2]
+        whole = runner(name)(LocalEngine(1), in_order(found), tmp_path / f"{name}-whole")
+        assert whole.rows
+        for processes in (1, 3):
+            out = tmp_path / f"{name}-{processes}"
+            assert runner(name)(LocalEngine(processes), found, out) == whole
+            assert files_of(out) == files_of(tmp_path / f"{name}-whole")
+
+
+def without(page: str, *what: object) -> str:
+    for each in what:
+        page = page.replace(str(each), "")
+    return page
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_report_of_a_log_in_pieces(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte for byte; one large log is dealt to all processes."""
+    random = np.random.default_rng(seed)
+    logs = tmp_path / "logs"
+    a_consumer(logs, 1, random).write(files=9)
+    a_receiver(logs, 2, random, False).write(files=5)
+    found = survey([logs])
+    read: list[list[str]] = []
+
+    def dealt(*arguments: Any, **options: Any) -> Any:
+        read.append([len(part) for part in deal(*arguments, **options)])
+        return deal(*arguments, **options)
+
+    monkeypatch.setattr(local_engine, "deal", dealt)
+    outs = {name: tmp_path / name for name in ("whole", "1", "3")}
+    report.run(LocalEngine(1), in_order(found), outs["whole"])
+    report.run(LocalEngine(1), found, outs["1"])
+    report.run(LocalEngine(3), found, outs["3"])
+    assert (read[0], len(read[-1])) == ([2], 3)
+    assert min(read[-1]) >= 2, "all three have parts of the large log"
+    whole, *others = (files_of(out) for out in outs.values())
+    assert len(whole) > 9
+    assert others[0] == whole
+    assert others[1] == whole
+
+
+def test_no_more_pieces_than_are_of_use(tmp_path: Path) -> None:
+    """Each has rows of its own. Of eight logs two processes have four each, whole; of one large log
+    neighbouring files are one piece.
+    """
+    for pid in range(1, 9):
+        log = LogWriter(tmp_path / "even", pid)
+        sends(log, "a", np.arange(700))
+        log.write(files=7)
+    even = survey([tmp_path / "even"]).logs
+    assert pieces(("latency",), even, 2) == even
+    assert len(pieces(("latency",), even, 64)) == 56
+    log = LogWriter(tmp_path / "one", 1)
+    sends(log, "a", np.arange(3200))
+    log.write(files=32)
+    (one,) = survey([tmp_path / "one"]).logs
+    found = pieces(("latency", "e2e"), [one], 2)
+    assert 6 <= len(found) <= 8  # whole files
+    assert tuple(file for piece in found for file in piece.files) == one.files
+    assert all(piece.is_piece for piece in found)
+    assert pieces(("latency", "lag"), [one], 2) == [one]

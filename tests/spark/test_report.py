@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from logwriter import LogWriter, flip_bit, receives, sends
 
@@ -86,7 +87,8 @@ def test_ratios_between_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         (["compare", "one"], "BEFORE and AFTER"),
         (["compare", "one", "two"], "no such file"),
-        (["audit", "one", "--threshold", "2"], "--threshold is an option of compare"),
+        (["audit", "one", "--threshold", "2"], "--threshold is an option of compare, report"),
+        (["latency", "one", "--before", "two"], "--before is an option of report"),
         (["latency", "one", "--window", "2"], "--window is an option of timeline, lag, e2e"),
     ],
 )
@@ -96,6 +98,130 @@ def test_what_does_not_fit_is_said(
     status, report = run(capsys, *arguments, "--out", tmp_path / "out")
     assert (status, report["status"]) == (1, "error")
     assert problem in report["error"]
+    assert not (tmp_path / "out").exists()
+
+
+def two_runs(place: Path) -> tuple[Path, Path, dict[str, dict[str, np.ndarray]]]:
+    """Before and after, and the latencies of each channel: a tail has grown, a channel is new, one
+    is gone, and what was woken by a timer is ten times as slow.
+    """
+    random = np.random.default_rng(8)
+    base = (random.pareto(1.5, 4000) * 1000).astype(np.int64) + 1000
+    tail = np.where(base > np.percentile(base, 95), 3 * base, base)
+    values = {
+        "before": {"same": base, "slower": base, "gone": base[:40]},
+        "after": {"same": base, "slower": tail, "new": base[:50]},
+    }
+    for name, channels in values.items():
+        log = LogWriter(place / name, 1, clock=10**18, boot_id=name)
+        for channel, late in channels.items():
+            ts = 10**9 + np.arange(len(late)) * (1000 if name == "before" else 2000)
+            wake = np.where(late > 3000, Wake.TIMER, Wake.SIGNAL)
+            receives(log, channel, np.arange(len(late)), ts=ts + late, ref_ts=ts, wake=wake)
+        log.write()
+    return place / "before", place / "after", values
+
+
+def section(page: str, heading: str) -> str:
+    return page.split(f"<h2>{heading}</h2>", 1)[1].split("<h2>", 1)[0]
+
+
+def cells(part: str) -> dict[str, list[float | None]]:
+    """The rows of a table by their first cell: numbers as they are sorted by."""
+    found = {}
+    for line in re.findall(r"<tr>(<td>.*?)</tr>", part):
+        name, *others = re.findall(r"<td(?: data-value=\"(.*?)\")?>(.*?)</td>", line)
+        found[name[1]] = [float(value) if value else None for value, _ in others]
+    return found
+
+
+def test_before_and_after_in_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after, values = two_runs(tmp_path)
+    given = ("report", after, "--before", before, "--out", tmp_path / "out")
+    status, report = run(capsys, *given)
+    assert status == 0
+    both = sum(len(each) for channels in values.values() for each in channels.values())
+    assert report["records"] >= both, "those of the run before are among them"
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.index("<h2>Before and after") == page.index("<h2>"), "it is what was asked for"
+    part = section(page, "Before and after")
+
+    rows = cells(part)
+    waked = ["woken by: signal", "woken by: timer"]
+    assert list(rows) == ["all", *waked, "slower", "same", "gone", "new"]
+    per_quantile = {"p50": 5, "p90": 8, "p99": 11, "p999": 14, "max": 17}
+    whole = {name: np.concatenate(list(each.values())) for name, each in values.items()}
+    limits = {"all": (0, 1 << 60), waked[0]: (0, 3000), waked[1]: (3001, 1 << 60)}
+    for name, row in rows.items():
+        low, high = limits.get(name, (0, 1 << 60))
+        for side, at in (("before", 0), ("after", 1)):
+            own = whole[side] if name in limits else values[side].get(name, np.empty(0))
+            own = np.sort(own[(own >= low) & (own <= high)])
+            assert row[at] == len(own)
+            for quantile, place in per_quantile.items():
+                share = {"p50": 5000, "p90": 9000, "p99": 9900, "p999": 9990}.get(quantile, 10000)
+                exact = own[max(1, -(-len(own) * share // 10000)) - 1] if len(own) else None
+                told = row[place + at]
+                assert told == (exact if exact is None else pytest.approx(exact, rel=0.004)), name
+                if row[place] and row[place + 1]:
+                    assert row[place + 2] == row[place + 1] / row[place]  # type: ignore[operator]
+    assert rows["same"][4] == pytest.approx(0.5, rel=0.1), "half as many a second"
+    sentence = re.search(r'<p class="verdict note">(.*?)</p>', part)
+    assert sentence is not None
+    ratio = rows["slower"][13]
+    assert f"largest is the ratio of slower, {ratio:.2f}" in sentence[1]
+    assert "1 channel is gone, 1 channel is new" in part
+    plot = re.search(r"<figure>(.*?)</figure>", part, re.DOTALL)
+    assert plot is not None
+    assert plot[1].count('class="curve"') == 2
+    assert [word in plot[1] for word in (">before<", ">after<")] == [True, True]
+
+    compared = pq.read_table(tmp_path / "out" / "compare")
+    status, _ = run(capsys, "compare", before, after, "--out", tmp_path / "compared")
+    assert compared == pq.read_table(tmp_path / "compared" / "compare")
+
+
+def test_results_are_a_before_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after, _ = two_runs(tmp_path)
+    assert run(capsys, "report", before, "--out", tmp_path / "old")[0] == 0
+    pages = []
+    for name, earlier in (("of_logs", before), ("of_results", tmp_path / "old")):
+        given = ("report", after, "--before", earlier, "--out", tmp_path / name)
+        assert run(capsys, *given)[0] == 0
+        pages.append((tmp_path / name / "report.html").read_text())
+    one, other = (section(page, "Before and after") for page in pages)
+    assert one == other
+
+
+def test_a_report_is_a_gate_with_a_threshold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after, _ = two_runs(tmp_path)
+    given = ("report", after, "--before", before, "--out", tmp_path / "out", "--overwrite")
+    for threshold, status, how, said in (
+        (4, 0, "good", "nothing is beyond 4 times what it was"),
+        (2, 2, "bad", "a percentile is beyond 2 times what it was of all together, slower"),
+    ):
+        assert run(capsys, *given, "--threshold", threshold)[0] == status
+        part = section((tmp_path / "out" / "report.html").read_text(), "Before and after")
+        assert re.search(rf'class="verdict {how}">[^<]*{said}', part)
+    status, report = run(capsys, "report", after, "--out", tmp_path / "no", "--threshold", 2)
+    assert status == 1
+    assert "--threshold of a report needs --before" in report["error"]
+
+
+@pytest.mark.parametrize("job", ["report", "compare"])
+def test_a_before_that_cannot_be_read_is_an_error(
+    job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, after, _ = two_runs(tmp_path)
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "bad.pynlog").write_bytes(b"no log")
+    given = [after, "--before", bad] if job == "report" else [bad, after]
+    status, report = run(capsys, job, *given, "--out", tmp_path / "out")
+    assert status == 1
+    assert "no log file can be read" in report["error"]
     assert not (tmp_path / "out").exists()
 
 

@@ -15,7 +15,8 @@ from logwriter import LogWriter, receives, sends
 from spark_jobs.engine.partials import JOB, aggregated, aggregated_all, columns_of
 from spark_jobs.engine.tables import read_table
 from spark_jobs.errors import CannotRunError
-from spark_jobs.figures import windows
+from spark_jobs.figures import quantiles, windows
+from spark_jobs.figures.histogram import bucket
 from spark_jobs.jobs import e2e, lag, latency, timeline, wakeups
 from spark_jobs.logs.model import CHUNK_RECORDS
 from spark_jobs.logs.reader import LogReader
@@ -254,3 +255,40 @@ def test_clocks_of_other_hosts_and_boots_are_not_compared(local: Any, tmp_path: 
     result = wakeups.run(local, found, out)
     assert [row["wake_p50_ns"] for row in result.rows] == [None, None]
     assert [row["boot_id"] for row in result.rows] == ["boot a", "boot b"]
+
+
+@pytest.mark.parametrize("dense", [0, 1 << 40])
+@pytest.mark.parametrize("seed", range(4))
+def test_counting_in_an_array_and_sorting_give_the_same(
+    dense: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantiles, "_DENSE", dense)
+    random = np.random.default_rng(seed)
+    owners = np.unique(random.integers(0, 90, 12))
+    owner = random.choice(owners, 3000)
+    values = (random.pareto(1.2, 3000) * 500).astype(np.int64)
+    key, found = windows.reduce_by(
+        owner, sum=(np.add, values), low=(np.minimum, values), high=(np.maximum, values)
+    )
+    assert key.tolist() == sorted(set(owner.tolist()))
+    for name, how in (("n", len), ("sum", sum), ("low", min), ("high", max)):
+        assert found[name].tolist() == [how(values[owner == each].tolist()) for each in key], name
+    lists = windows.histograms(owners, owner, values)
+    for number, each in enumerate(owners):
+        buckets, counts = np.unique(bucket(values[owner == each]), return_counts=True)
+        assert lists["buckets"][number].as_py() == buckets.tolist()
+        assert lists["counts"][number].as_py() == counts.tolist()
+    counts = random.integers(1, 9, 3000)
+    added = quantiles.added_up(owner, bucket(values), counts)
+    assert int(added[2].sum()) == int(counts.sum())
+    pairs = list(zip(added[0].tolist(), added[1].tolist(), strict=True))
+    assert pairs == sorted(set(zip(owner.tolist(), bucket(values).tolist(), strict=True)))
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("width", [1, 7, 1000, 10**6])
+def test_windows_of_times(width: int, in_order: bool) -> None:
+    at = np.random.default_rng(width).integers(10**9, 10**9 + 5000, 800)
+    at = np.sort(at) if in_order else at
+    assert windows.windows_of(at, width).tolist() == (at - at % width).tolist()
+    assert len(windows.windows_of(at[:0], width)) == 0
