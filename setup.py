@@ -31,7 +31,7 @@ class Sdist(sdist):
     SOURCE_DATE_EPOCH is the time of everything in it, 1980 unless it is set.
     """
 
-    def make_archive(  # type: ignore[override, no-untyped-def]  # noqa: PLR0917, as it is called
+    def make_archive(  # type: ignore[no-untyped-def]  # noqa: PLR0917, as it is called
         self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None
     ):
         if format != "gztar":
