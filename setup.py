@@ -5,11 +5,15 @@ PYNOTIFY_SANITIZE instruments the extensions (see native/ffi_build.py).
 """
 
 import copy
+import gzip
 import os
 import sys
+import tarfile
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 
 class BuildExt(build_ext):
@@ -19,6 +23,39 @@ class BuildExt(build_ext):
         own = copy.copy(self)  # extensions may be built in parallel
         own.build_temp = os.path.join(self.build_temp, ext.name)
         super(BuildExt, own).build_extension(ext)
+
+
+class Sdist(sdist):
+    """The same bytes of the same sources: no times, owners or umask of where it was made.
+
+    SOURCE_DATE_EPOCH is the time of everything in it, 1980 unless it is set.
+    """
+
+    def make_archive(  # type: ignore[no-untyped-def]  # noqa: PLR0917, as it is called
+        self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None
+    ):
+        if format != "gztar":
+            return super().make_archive(base_name, format, root_dir, base_dir, owner, group)
+        epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "315532800"))
+
+        def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.mtime = epoch
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            return member
+
+        place = Path(root_dir or ".")
+        found = f"{base_name}.tar.gz"
+        with (
+            open(found, "wb") as file,
+            gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=epoch) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for path in (place / base_dir, *sorted((place / base_dir).rglob("*"))):
+                name = str(path.relative_to(place))
+                archive.add(path, arcname=name, recursive=False, filter=plain)
+        return found
 
 
 options: dict[str, dict[str, str]] = {"build_ext": {"parallel": "2"}}
@@ -34,4 +71,4 @@ if "t" in sys.abiflags:
 # cffi makes the extension itself abi3; the wheel's tag is ours to set.
 options["bdist_wheel"] = {"py_limited_api": "cp311"}
 
-setup(cmdclass={"build_ext": BuildExt}, cffi_modules=cffi_modules, options=options)
+setup(cmdclass={"build_ext": BuildExt, "sdist": Sdist}, cffi_modules=cffi_modules, options=options)

@@ -79,6 +79,17 @@ def test_sdist_holds_what_a_build_needs_and_no_more(sdist: Path) -> None:
     assert not [name for name in names if name.startswith(NOT_OURS) or name.endswith(".so")]
 
 
+def test_sdist_is_the_same_when_it_is_made_again(sdist: Path, tmp_path: Path) -> None:
+    """Also when a file has another time, and what is generated another mode."""
+    before = os.umask(0o077)
+    try:
+        (tmp_path / "tree" / "README.md").touch()
+        again = build("sdist", tmp_path / "tree", tmp_path / "again")
+    finally:
+        os.umask(before)
+    assert again.read_bytes() == sdist.read_bytes()
+
+
 def test_c_library_can_be_configured_from_the_sdist(sdist: Path, tmp_path: Path) -> None:
     cmake = shutil.which("cmake") or shutil.which("cmake", path=str(Path(sys.executable).parent))
     if cmake is None:
