@@ -32,7 +32,6 @@ from pynotify.errors import (
 )
 
 if TYPE_CHECKING:
-    from array import array
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from typing_extensions import Buffer

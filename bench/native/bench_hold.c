@@ -665,8 +665,8 @@ static struct result leaving(void)
     return finish();
 }
 
-/* A thousand channels, of which one is read; memory is full of what the others have.  Their messages
- * are deferred, or they rest. */
+/* A thousand channels, of which one is read, and memory is full of what the others have: of deferred
+ * messages, or they rest. */
 static struct result of_many_channels(int64_t delay_ns)
 {
     enum { CHANNELS_OF_ONE = 1000, NEW = 100 };

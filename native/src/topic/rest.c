@@ -56,7 +56,7 @@
 #include "topic/tombstones.h"
 #include "topic/waiting.h"
 
-/* A look at a channel counts as so many bytes: with a thousand of them few records go in one hold. */
+/* A look at a channel counts as so many bytes: of a thousand few records go in one hold. */
 enum { PN_CHANNEL_WRITTEN = 8, PN_CHANNEL_READ = 64 };
 
 /* ---- giving out ------------------------------------------------------------------------------ */
