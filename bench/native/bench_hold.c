@@ -665,7 +665,7 @@ static struct result leaving(void)
     return finish();
 }
 
-/* A thousand channels, of which one is read, and memory is full of what the others have: of deferred
+/* A thousand channels, of which one is read, and memory is full of what the others have: deferred
  * messages, or they rest. */
 static struct result of_many_channels(int64_t delay_ns)
 {
