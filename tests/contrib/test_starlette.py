@@ -397,7 +397,10 @@ def test_events_of_a_gap_and_of_lines(segment_name: str) -> None:
 
 def test_events_by_sse_starlette(segment_name: str) -> None:
     """Its response sends what a member gets, and a member is gone with its client."""
-    sse = pytest.importorskip("sse_starlette")
+    try:
+        import sse_starlette as sse
+    except ImportError as missing:
+        require("sse-starlette", str(missing))
 
     async def run() -> list[bytes]:
         async with Broadcast(segment_name) as broadcast:
