@@ -398,6 +398,21 @@ def test_what_was_read_for_a_pubsub_and_waits_keeps_its_block(
     assert [number_of(array) for array in objects(take(receiver, 6))] == list(range(6))
 
 
+def test_a_closed_pubsub_keeps_no_block_of_what_was_read_for_it(
+    sender: pynotify.PubSub, connect: Connect, new_pubsub: NewPubSub, engine_name: str
+) -> None:
+    """Its connection goes on."""
+    conn = connect()
+    receiver = new_pubsub(conn)
+    receiver.subscribe("c")
+    sender.publish("c", frame(0))
+    assert conn.poll() == []  # reads for the PubSub, too
+    receiver.close()
+    for number in range(5):
+        sender.publish("c", frame(number))
+    assert len(blocks(engine_name)) == 1
+
+
 def test_an_array_that_is_gone_is_a_gap(
     sender: pynotify.PubSub, connect: Connect, new_pubsub: NewPubSub,
     monkeypatch: pytest.MonkeyPatch,
