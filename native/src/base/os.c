@@ -166,12 +166,21 @@ int pn_os_pidfd_open(int32_t pid)
 
 #define PN_PIDFS_MAGIC 0x50494446 /* <linux/magic.h> of older systems lacks it */
 
+/* The device number of pidfs, as long as the system runs; 0: not seen yet. */
+static pn_atomic_u64 pidfs;
+
 uint64_t pn_os_pidfd_id(int pidfd)
 {
     struct statfs fs;
     struct stat st;
-    bool tells = fstatfs(pidfd, &fs) == 0 && fs.f_type == PN_PIDFS_MAGIC && fstat(pidfd, &st) == 0;
-    return tells ? st.st_ino : 0;
+    if (fstat(pidfd, &st) != 0)
+        return 0;
+    if (st.st_dev != 0 && st.st_dev == pn_load_relaxed(&pidfs))
+        return st.st_ino; /* before each signal: one system call */
+    if (fstatfs(pidfd, &fs) != 0 || fs.f_type != PN_PIDFS_MAGIC)
+        return 0;
+    pn_store_relaxed(&pidfs, st.st_dev);
+    return st.st_ino;
 }
 
 bool pn_os_pidfd_dead(int pidfd)
