@@ -171,8 +171,7 @@ __all__ = [
     "unlink",
 ]
 
-#: Each public name is imported when it is first asked for: a process pays for what it uses, and a
-#: command of the command line for next to nothing.
+#: Where each public name is.
 _WHERE = {
     "_async_connection": ("AsyncConnection", "AsyncTransaction"),
     "_async_subscription": ("AsyncSubscription",),
@@ -220,3 +219,22 @@ def _module(name: str) -> Any:
     full = f"pynotify.{name}"
     __import__(full)
     return sys.modules[full]
+
+
+def _is_command() -> bool:
+    """Is this the command line, `pynotify` or `python -m pynotify`?"""
+    program = (getattr(sys, "argv", None) or [""])[0]
+    return program == "-m" or program.rpartition("/")[2] == "pynotify"
+
+
+#: What needs asyncio, which takes longer to import than all the rest, or json, is imported when it
+#: is asked for.  The rest at once: a server that changes its user may not be able to read it then,
+#: and what a process has before it forks is there once.  A short command imports what it uses.
+_LATER = ("_async_connection", "_async_subscription", "topics._async_consumer", "pubsub")
+if not _is_command():
+    for _name in ("logging", "signal"):
+        __import__(_name)
+    for _name, _where in _MODULE_OF.items():
+        if _where not in _LATER:
+            __getattr__(_name)
+    del _name, _where

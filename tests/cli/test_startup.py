@@ -24,6 +24,7 @@ OURS = {"pynotify._connection", "pynotify._engine", "pynotify._types", "pynotify
 PROGRAM = """
 import sys
 sys.path[:0] = sys.argv.pop(1).split(":")
+sys.argv[0] = "pynotify"
 from pynotify.cli.main import main
 status = main()
 print(*sys.modules, sep="\\n", file=sys.stderr)
@@ -70,14 +71,34 @@ def test_notify(new_name: Callable[[], str], tmp_path: Path) -> None:
     assert imported & OURS == set()
 
 
-def test_import_of_the_package() -> None:
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import pynotify; print(*sys.modules)"
+#: Without site, with the places of what the package needs first, as the program of that name.
+IMPORT = """
+import sys
+sys.path[:0] = sys.argv[2].split(":")
+sys.argv[0] = sys.argv[1]
+import pynotify
+print(*sys.modules)
+"""
+
+
+def imported_as(program: str) -> set[str]:
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code, str(ROOT)],
+        [sys.executable, "-S", "-c", IMPORT, program, ":".join([str(ROOT), *PLACES])],
         env={k: v for k, v in environment().items() if not k.startswith("PYTHON")},
         capture_output=True,
         text=True,
         check=True,
     )
-    imported = set(done.stdout.split())
-    assert imported & (HEAVY | OURS) == set()
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("program", ["/usr/bin/pynotify", "-m"])
+def test_a_command_imports_next_to_nothing(program: str) -> None:
+    assert imported_as(program) & (HEAVY | OURS) == set()
+
+
+def test_a_program_has_all_that_it_needs() -> None:
+    """Later it may have another user, who cannot read it, or another root."""
+    imported = imported_as("/srv/app.py")
+    assert {*OURS, "logging", "signal", "dataclasses"} <= imported
+    assert "asyncio" not in imported and "numpy" not in imported

@@ -144,7 +144,8 @@ class TestBatch:
 
     def test_columns_that_do_not_fit(self) -> None:
         offsets, numbers = bytes(8) + b"\1" + bytes(7), bytes(4)
-        good = (bytes(8), bytes(8), numbers, bytes(8), numbers, numbers, offsets, b"x")
+        columns = (bytes(8), bytes(8), numbers, bytes(8), numbers, numbers)
+        good = (*columns, offsets, b"h", offsets, b"x")
         assert Columns(*good, ["c"], 0).payloads() == [b"x"]
         for number, column in enumerate(good):
             bad = [*good]
@@ -153,7 +154,10 @@ class TestBatch:
                 Columns(*bad, ["c"], 0)
         for offsets in (b"", bytes(8), b"\1" + bytes(15), b"\1" + bytes(7) + bytes(8)):
             with pytest.raises(ValueError, match="do not fit"):
-                Columns(*good[:6], offsets, good[7], ["c"], 0)
+                Columns(*columns, b"", b"", offsets, b"x", ["c"], 0)
+            if offsets:  # without, no message has headers
+                with pytest.raises(ValueError, match="do not fit"):
+                    Columns(*columns, offsets, b"h", *good[-2:], ["c"], 0)
         with pytest.raises(ValueError, match="do not fit"):
             Columns(*good, [b"c"], 0)  # type: ignore[list-item]
         with pytest.raises(IndexError):

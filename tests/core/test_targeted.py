@@ -173,7 +173,8 @@ def test_with_broadcast_all_of_them_are_woken(
         "every one of them was woken for nothing",
     )
     after = engine.stat()
-    assert after.signals_sent - before.signals_sent >= IDLE
+    # one signal wakes the slots of a process that follow each other
+    assert after.signals_sent - before.signals_sent >= IDLE_PROCESSES
     assert after.slot_writes - before.slot_writes >= IDLE
     wait_until(
         lambda: all(now > then for now, then in zip(crowd.switches(), switches, strict=True)),

@@ -59,6 +59,7 @@ notification has come exactly once.
    tests/guest/test_subinterpreter.py::test_sub_interpreter_is_refused
    tests/guest/test_subinterpreter.py::test_a_free_threaded_build_is_refused
    tests/guest/test_closed_descriptors.py::test_it_receives_as_before
+   tests/guest/test_closed_descriptors.py::test_a_pidfd_of_the_program_is_not_signalled
 """
 
 from __future__ import annotations
