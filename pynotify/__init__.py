@@ -223,7 +223,7 @@ def _module(name: str) -> Any:
 
 def _is_command() -> bool:
     """Is this the command line, `pynotify` or `python -m pynotify`?"""
-    program = (getattr(sys, "argv", None) or [""])[0]
+    program: str = (getattr(sys, "argv", None) or [""])[0]
     return program == "-m" or program.rpartition("/")[2] == "pynotify"
 
 
