@@ -232,7 +232,7 @@ def _is_command() -> bool:
 #: and what a process has before it forks is there once.  A short command imports what it uses.
 _LATER = ("_async_connection", "_async_subscription", "topics._async_consumer", "pubsub")
 if not _is_command():
-    for _name in ("logging", "signal"):
+    for _name in ("logging", "signal", "pynotify._headers"):
         __import__(_name)
     for _name, _where in _MODULE_OF.items():
         if _where not in _LATER:

@@ -99,28 +99,15 @@ def encode_headers(headers: Mapping[str, str] | None) -> bytes:
     """The headers as JSON; nothing for no headers."""
     if not headers:
         return b""
-    import json  # noqa: PLC0415, few have headers
-    from collections.abc import Mapping  # noqa: PLC0415
+    from pynotify._headers import encode  # noqa: PLC0415, it needs json, and few have headers
 
-    if not isinstance(headers, Mapping):
-        raise TypeError(f"headers must be a mapping, not {type(headers).__name__}")
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise TypeError(f"a header is a str and has a str, not {name!r}: {value!r}")
-    text = json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "surrogatepass")
+    return encode(headers)
 
 
 def decode_headers(data: bytes) -> dict[str, str]:
     """The headers that encode_headers() or another program made; strange ones are left out."""
     if not data:
         return {}
-    import json  # noqa: PLC0415, as above
+    from pynotify._headers import decode  # noqa: PLC0415, as above
 
-    try:
-        found = json.loads(data.decode("utf-8", "surrogatepass"))
-    except ValueError:
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {name: value for name, value in found.items() if isinstance(value, str)}
+    return decode(data)
