@@ -9,7 +9,7 @@ _encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encod
 
 
 def encode(headers: Mapping[str, str]) -> bytes:
-    """Of headers that are not empty."""
+    """The bytes of headers that are not empty."""
     if not isinstance(headers, Mapping):
         raise TypeError(f"headers must be a mapping, not {type(headers).__name__}")
     for name, value in headers.items():
@@ -19,7 +19,7 @@ def encode(headers: Mapping[str, str]) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, str]:
-    """Of bytes that are not empty; what is no header is left out."""
+    """The headers that bytes say, which are not empty; what is no header is left out."""
     try:
         found = json.loads(data.decode("utf-8", "surrogatepass"))
     except ValueError:

@@ -95,7 +95,8 @@ def test_c_library_can_be_configured_from_the_sdist(sdist: Path, tmp_path: Path)
     if cmake is None:
         require("cmake")
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(tmp_path)
     done = subprocess.run(
         [str(cmake), "-S", str(tmp_path / STEM), "-B", str(tmp_path / "build")],
         capture_output=True,
@@ -109,7 +110,8 @@ def test_c_library_can_be_configured_from_the_sdist(sdist: Path, tmp_path: Path)
 @pytest.mark.full
 def test_wheel_from_sdist_is_complete_and_runs(sdist: Path, tmp_path: Path) -> None:
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(tmp_path)
     wheel = build("wheel", tmp_path / STEM, tmp_path / "wheel")
     assert wheel.name.startswith(f"{STEM}-cp311-abi3-")
 

@@ -53,7 +53,8 @@ def _download(name: str, version: str, folder: Path) -> None:
     (archive,) = archives.glob("*.tar.gz")
     unpacked = archives / "unpacked"
     with tarfile.open(archive) as tar:
-        tar.extractall(unpacked, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(unpacked)
     (top,) = unpacked.iterdir()
     top.rename(folder)
 
