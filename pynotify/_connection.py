@@ -400,9 +400,10 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
             if self._transactions or process.pid != self._handle.pid:
                 self._registry.refuse("notifies")
             left = -1 if deadline is None else nanoseconds(deadline - time.monotonic())
-            if not self._receiver.wait(left):
+            if not self._receiver.wait(left, ahead):
                 return False
-            self._receiver.read_ahead(ahead)
+            if not self._backlog:
+                self._receiver.read_ahead(ahead)
         return True
 
     def fileno(self) -> int:

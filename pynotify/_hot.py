@@ -21,6 +21,7 @@ AT_ONCE_BYTES = _module.AT_ONCE_BYTES
 Batch = _module.Batch
 Columns = _module.Columns
 Counter = _module.Counter
+Election = _module.Election
 Inlet = _module.Inlet
 Notifier = _module.Notifier
 Notify = _module.Notify

@@ -246,7 +246,25 @@ class Inlet:
     handlers: list[Callable[[Notify], object]]
     routed: bool
     interrupted: bool
+    watched: bool
     def take(self, messages: list[Notify | Gap], max: int | None, /) -> bool: ...
+    # Put up to `count` messages into the empty backlog; False: a read under the lock has to.
+    def take_ahead(self, count: int, /) -> bool: ...
+    # Take the objects of these ids, which the caller holds, out of the backlog, in one step.
+    def drop(self, ids: set[int], /) -> None: ...
+    # wait() of the election's leader.  None: something came, no other thread waits, the leader has
+    # left, and up to `ahead` messages are in the backlog.
+    def sleep(
+        self, election: Election, waiter: Any, timeout_ns: int, ahead: int, /
+    ) -> int | None: ...
+
+class Election:
+    """The waiting threads of a connection, one of which leads."""
+
+    leader: Any
+    inside: dict[int, Any]
+    followers: deque[Any]
+    waiters: list[Any]
 
 class Taker:
     """What a consumer does where nothing is out of the ordinary."""

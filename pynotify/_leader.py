@@ -39,7 +39,7 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING
 
 from pynotify._ffi import lib
-from pynotify._hot import ring, sleep_until_called
+from pynotify._hot import Election, ring, sleep_until_called
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,22 +136,28 @@ class ThreadWaiter:
         self._lock = None
 
 
-class LeaderElection:
+class LeaderElection(Election):
     """The waiting threads of one connection, whose lock elects the leader."""
 
-    def __init__(self, lock: RLock, handle: Handle) -> None:
+    leader: ThreadWaiter | None
+    inside: dict[int, ThreadWaiter]
+    followers: deque[ThreadWaiter]
+
+    def __init__(self, lock: RLock, handle: Handle, waiters: list[Waiter]) -> None:
         self._handle = handle
         #: The waiter that sleeps in the core, or is about to.
-        self.leader: ThreadWaiter | None = None
+        self.leader = None
         self._lock = lock
         #: The innermost waiter of each thread that is not the leader.
-        self._inside: dict[int, ThreadWaiter] = {}
-        self._followers: deque[ThreadWaiter] = deque()
+        self.inside = {}
+        self.followers = deque()
+        #: Those of the main inbox.
+        self.waiters = waiters
 
     @property
     def occupied(self) -> bool:
         """Whether a thread waits."""
-        return self.leader is not None or bool(self._inside)
+        return self.leader is not None or bool(self.inside)
 
     def kick(self) -> None:
         """Interrupt the leader's wait, in C or in Python."""
@@ -162,37 +168,40 @@ class LeaderElection:
         """Make the calling thread wait; the lock is held, and the `finally` around it leaves."""
         ident = waiter.ident = get_ident()
         leader = self.leader
-        if leader is None and not self._inside:
+        if leader is None and not self.inside:
             self.leader = waiter
         elif leader is not None and leader.ident == ident:
             waiter.interrupted = leader
             waiter.stands_in = True
             self.leader = waiter
         else:
-            outer = waiter.interrupted = self._inside.get(ident)
-            self._inside[ident] = waiter
+            outer = waiter.interrupted = self.inside.get(ident)
+            self.inside[ident] = waiter
             if outer is not None:
                 self._drop(outer)
 
     def leave(self, waiter: ThreadWaiter, waiters: list[Waiter]) -> None:
-        """Undo enter(), however far it came, and leave `waiters` too.  May be repeated."""
+        """Undo enter(), however far it came, and leave `waiters` too.  May be repeated.
+
+        Where no other thread waits the leader has done it already (`Inlet.sleep`).
+        """
         if waiter in waiters:
             waiters.remove(waiter)
         outer = waiter.interrupted
-        if self._inside and self._inside.get(waiter.ident) is waiter:
+        if self.inside and self.inside.get(waiter.ident) is waiter:
             if outer is None:
-                del self._inside[waiter.ident]
+                del self.inside[waiter.ident]
             else:
-                self._inside[waiter.ident] = outer
-        if self._followers:
+                self.inside[waiter.ident] = outer
+        if self.followers:
             self._drop(waiter)
         if self.leader is waiter:
             self.leader = outer if waiter.stands_in else None
         if outer is not None:
             outer.call()
-        if self.leader is None and self._followers:
+        if self.leader is None and self.followers:
             with contextlib.suppress(IndexError):  # it has left
-                self._followers[0].call()
+                self.followers[0].call()
         waiter.left = True
 
     def wait(self, waiter: ThreadWaiter, deadline: int, look: Look) -> bool:
@@ -222,7 +231,7 @@ class LeaderElection:
     def _follow(self, waiter: ThreadWaiter, timeout_ns: int) -> None:
         """Sleep until woken or called, or become the leader."""
         waiter.called = False
-        self._followers.append(waiter)
+        self.followers.append(waiter)
         try:
             if not self._try_to_lead(waiter):
                 waiter.sleep(timeout_ns)
@@ -231,4 +240,4 @@ class LeaderElection:
 
     def _drop(self, waiter: ThreadWaiter) -> None:
         with contextlib.suppress(ValueError):  # it does not follow
-            self._followers.remove(waiter)
+            self.followers.remove(waiter)

@@ -122,14 +122,16 @@ class Receiver(Inlet):
             owes = cache(self.reader.owes)
             for returning in self._returning:
                 returning.intersection_update([key for key in returning if owes(*key)])
-            if self.backlog:
-                messages: list[Notify | Gap] = []
-                self.inboxes.main.take(messages, None)
-                self.backlog.extend(
-                    message
+            # It stays where it is meanwhile: an exception of a signal handler loses nothing of it, and
+            # a thread that polls gets nothing newer before it.
+            messages = tuple(self.backlog)
+            self.drop(
+                {
+                    id(message)
                     for message in messages
-                    if isinstance(message, Gap) or owes(message.channel, message.seq)
-                )
+                    if not (isinstance(message, Gap) or owes(message.channel, message.seq))
+                }
+            )
 
     # ---- poll() --------------------------------------------------------------------------
 

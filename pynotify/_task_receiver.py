@@ -139,10 +139,11 @@ class TaskReceiver(Receiver):
             return
         try:
             try:
-                with self.lock:
-                    self.reader.read(messages, READ_AHEAD, AHEAD_BYTES)
-                    if self.descriptor is not None:
-                        self.post()
+                if not self.take_ahead(READ_AHEAD):
+                    with self.lock:
+                        self.reader.read(messages, READ_AHEAD, AHEAD_BYTES)
+                        if self.descriptor is not None:
+                            self.post()
             except Exception as error:
                 self.stop_reading()
                 self._fail(error)

@@ -51,13 +51,15 @@ class WaitTurn:
 class TaskWaiter(asyncio.Future[bool]):
     """Awaited by one task; says whether it was woken, and not just that the time was over."""
 
-    __slots__ = ("_turn", "message")
+    __slots__ = ("_debug", "_turn", "message")
 
     def __init__(self, turn: WaitTurn) -> None:
         super().__init__(loop=turn.loop)
         #: What was handed to it.
         self.message: Any = None
         self._turn = turn
+        # Asked before it sleeps: each call of Python between a message and its task costs both.
+        self._debug = turn.loop.get_debug()
 
     def wake(self) -> None:
         """At the end of the reader's turn, or else soon."""
@@ -71,7 +73,16 @@ class TaskWaiter(asyncio.Future[bool]):
         """Wake it, and let the task go on before this returns.  Only for a callback of the loop."""
         if self.done():  # cancelled in the same turn, or woken more than once
             return
-        step, context = self._found()
+        # What resumes the task, where that may be done at once.  Not learned when the task adds it:
+        # Ctrl-C in a method of Python that the task calls for that would leave a task that nothing
+        # resumes.
+        step: Callable[[TaskWaiter], object] | None = None
+        context: Context | None = None
+        callbacks: list[tuple[Any, Any]] | None = getattr(self, "_callbacks", None)
+        if callbacks and not self._debug:
+            step, context = callbacks[0]
+            if type(getattr(step, "__self__", None)) is not asyncio.Task:
+                step = None
         ours = True  # the step is not among the callbacks any more, and was not called
         try:
             if step is None or context is None or not self.remove_done_callback(step):
@@ -109,19 +120,6 @@ class TaskWaiter(asyncio.Future[bool]):
     def _time_is_over(self) -> None:
         if not self.done():
             self.set_result(False)
-
-    def _found(self) -> tuple[Callable[[TaskWaiter], object] | None, Context | None]:
-        """What resumes the task, where that may be done at once.
-
-        Not learned when the task adds it: Ctrl-C in a method of Python that the task calls for that
-        would leave a task that nothing resumes.
-        """
-        callbacks: list[tuple[Any, Any]] | None = getattr(self, "_callbacks", None)
-        if not callbacks or self._turn.loop.get_debug():
-            return None, None
-        step, context = callbacks[0]
-        is_step = type(getattr(step, "__self__", None)) is asyncio.Task
-        return (step, context) if is_step else (None, None)
 
 
 def _throw(error: BaseException) -> NoReturn:

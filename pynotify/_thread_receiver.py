@@ -31,17 +31,20 @@ class ThreadReceiver(Receiver):
 
     def __init__(self, handle: Handle) -> None:
         super().__init__(handle)
-        self.election = LeaderElection(self.lock, handle)
+        self.election = LeaderElection(self.lock, handle, self.inboxes.main.waiters)
         #: The leader while a full subscription forbids it to read.
         self._stalled: ThreadWaiter | None = None
 
     def reset_in_child(self) -> None:
         """Forget the parent's waiters as well."""
         super().reset_in_child()
-        self.election = LeaderElection(self.lock, self.handle)
+        self.election = LeaderElection(self.lock, self.handle, self.inboxes.main.waiters)
 
-    def wait(self, timeout_ns: int) -> bool:
-        """What `Connection.wait` returns; -1: without a limit."""
+    def wait(self, timeout_ns: int, ahead: int = 0) -> bool:
+        """What `Connection.wait` returns; -1: without a limit.
+
+        Up to `ahead` messages may be in the backlog then.
+        """
         if timeout_ns == 0:
             return self._poll_once()
         deadline = time.monotonic_ns() + timeout_ns if timeout_ns > 0 else -1
@@ -55,11 +58,14 @@ class ThreadReceiver(Receiver):
                     return True
                 waiters.append(waiter)
                 election.enter(waiter)
-            if election.leader is waiter and not (self.routed or self.interrupted):
+            if not (waiter.interrupted or self.routed or self.interrupted):
                 # The usual case, without detours.
                 waiter.in_core = True
-                if not waiter.woken:
-                    result = wait_in_core(self.handle, timeout_ns)
+                if not waiter.woken and election.leader is waiter:
+                    result = self.sleep(election, waiter, timeout_ns, ahead)
+                    if result is None:
+                        waiter.left = True
+                        return True
                     if (result == 1 or self._wait_result(result)) and not self.routed:
                         return True
                 waiter.in_core = False

@@ -328,13 +328,13 @@ static PyObject *read_messages(PyObject *self, PyObject *args)
     return rc < 0 ? NULL : PyBool_FromLong(b->pending || is_full(b));
 }
 
-int pn_py_take(PyObject *batch, struct pn_py_port *port, PyObject *list, unsigned long long limit)
+/* Fill the batch without giving up the GIL.  1: it holds messages, or nothing; 0: to be gone on with
+ * under the lock; -1 with an exception. */
+static int read_alone(struct batch *b, struct pn_py_port *port, unsigned long long limit)
 {
-    struct batch *b = self_of(batch);
     if (b->pending)
         return 0;
-    unsigned long long few = limit == 0 || limit > PN_PY_AT_ONCE ? PN_PY_AT_ONCE : limit;
-    begin_read(b, few, PN_PY_AT_ONCE_BYTES);
+    begin_read(b, limit, PN_PY_AT_ONCE_BYTES);
     int64_t count = poll_core(b, port);
     if (count == -PN_ELOCKBUSY)
         return 0;
@@ -342,14 +342,34 @@ int pn_py_take(PyObject *batch, struct pn_py_port *port, PyObject *list, unsigne
         failed(count);
         return -1;
     }
-    if (!holds_something(b->core))
-        return 1;
-    b->pending = 1;
-    if (b->core->ngaps != 0 || b->core->nrenamed != 0)
-        return 0;
+    b->pending = holds_something(b->core);
+    return b->core->ngaps == 0 && b->core->nrenamed == 0;
+}
+
+int pn_py_take(PyObject *batch, struct pn_py_port *port, PyObject *list, unsigned long long limit)
+{
+    struct batch *b = self_of(batch);
+    unsigned long long few = limit == 0 || limit > PN_PY_AT_ONCE ? PN_PY_AT_ONCE : limit;
+    int ready = read_alone(b, port, few);
+    if (ready <= 0 || b->core->n == 0)
+        return ready;
     if (append_messages(b, list, 0) < 0)
         return -1;
     return (limit != 0 && b->core->n >= limit) || !is_full(b);
+}
+
+int pn_py_take_ahead(PyObject *batch, struct pn_py_port *port, PyObject *deque,
+                     unsigned long long limit)
+{
+    struct batch *b = self_of(batch);
+    int ready = read_alone(b, port, limit);
+    if (ready <= 0 || b->core->n == 0)
+        return ready;
+    const struct pn_py_view c = rest_of(b);
+    PyObject *made = list_of_first(&c, b->channels, c.n);
+    int rc = extend(b, deque, made);
+    Py_XDECREF(made);
+    return rc < 0 ? -1 : 1;
 }
 
 /* [(message, routes), ...]; a new reference. */

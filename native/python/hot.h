@@ -139,11 +139,24 @@ bool pn_py_is_batch(PyObject *object);
 int pn_py_take(PyObject *batch, struct pn_py_port *port, PyObject *list, unsigned long long limit);
 
 /*
+ * Likewise, up to `limit` messages, into a deque.  1: done; 0: to be gone on with under the lock;
+ * -1 with an exception, and nothing has been appended.
+ */
+int pn_py_take_ahead(PyObject *batch, struct pn_py_port *port, PyObject *deque,
+                     unsigned long long limit);
+
+/* Leave an Election, where no other thread waits; false: nothing was done.  No Python code runs. */
+bool pn_py_leave(PyObject *election, PyObject *waiter);
+
+/*
  * Sleep in the core so that signals always end it (sleep.c): by `once`, perhaps twice, which gives
  * up the GIL and returns what the core does: 0: the time is over.  0, or -1 with an exception of a
  * signal handler.
  */
 int pn_py_sleep(int (*once)(void *arg, int64_t timeout_ns), void *arg, int64_t timeout_ns, int *rc);
+
+/* pn_wait() in such a sleep. */
+int pn_py_wait(struct pn_py_port *port, int64_t timeout_ns, int *rc);
 
 /* Each adds its types or functions to the module.  0 or -1. */
 int pn_py_add_notify(PyObject *module);
@@ -151,6 +164,7 @@ int pn_py_add_port(PyObject *module);
 int pn_py_add_batch(PyObject *module);
 int pn_py_add_columns(PyObject *module);
 int pn_py_add_counter(PyObject *module);
+int pn_py_add_election(PyObject *module);
 int pn_py_add_inlet(PyObject *module);
 int pn_py_add_join(PyObject *module);
 int pn_py_add_mapped(PyObject *module);

@@ -1,12 +1,18 @@
 /*
- * inlet.c - Inlet, the base of Receiver: take(), which is poll() where nothing is out of the
- * ordinary.
+ * inlet.c - Inlet, the base of Receiver: receiving where nothing is out of the ordinary.
  *
- * It takes no lock: it holds the GIL from the first look to the last message (batch.c, 4).
- * Everything else is left to the method take_otherwise() of the receiver, which takes the lock:
- * subscriptions and notify handlers, what was read ahead, what an exception of a signal handler
- * left behind, gaps, channels that are new to the connection, a core that has to be waited for, and
- * the rest of a large backlog.
+ * 1. take() is poll().  It takes no lock: it holds the GIL from the first look to the last message
+ *    (batch.c, 4).  Everything else is left to the method take_otherwise() of the receiver, which
+ *    takes the lock: subscriptions and notify handlers, what was read ahead, what an exception of a
+ *    signal handler left behind, gaps, channels that are new to the connection, a core that has to
+ *    be waited for, and the rest of a large backlog.
+ * 2. take_ahead() is the same for those who read into the backlog: the event loop's reader.
+ * 3. sleep() is what the leader of the threads that wait does (pynotify/_leader.py), and what it
+ *    does once it is awake, in one call: a thread that was woken has cold caches, and each frame of
+ *    Python between the kernel and the message costs it a tenth of the whole wake-up.
+ * 4. When the sleep is over, the leader leaves and reads ahead without giving up the GIL in
+ *    between, so no other thread sees a step of it.  Where another thread waits as well, nothing of
+ *    that is done, and the caller goes on as after wait().
  */
 #include "hot.h"
 
@@ -20,6 +26,7 @@ struct inlet {
     PyObject *handlers; /* list: the notify handlers */
     char routed;        /* subscriptions exist */
     char interrupted;   /* an exception of a signal handler came in between */
+    char watched;       /* fileno() was called, and shows only what is not read yet */
 };
 
 static bool is_empty(PyObject *container)
@@ -27,10 +34,16 @@ static bool is_empty(PyObject *container)
     return container != NULL && PyObject_Size(container) == 0;
 }
 
-static bool is_ordinary(const struct inlet *in)
+/* It may read without the lock, and what it reads is for one receiver. */
+static bool reads_alone(const struct inlet *in)
 {
     return !in->routed && !in->interrupted && in->handle != NULL && in->batch != NULL &&
-           pn_py_is_batch(in->batch) && is_empty(in->backlog) && is_empty(in->handlers);
+           pn_py_is_batch(in->batch) && is_empty(in->backlog);
+}
+
+static bool is_ordinary(const struct inlet *in)
+{
+    return reads_alone(in) && is_empty(in->handlers);
 }
 
 /* The limit of poll(), 0: none; false without an exception: it is not for here. */
@@ -62,6 +75,62 @@ static PyObject *take(PyObject *self, PyObject *const *args, Py_ssize_t n)
     return rc < 0 ? NULL : PyBool_FromLong(rc);
 }
 
+/* Read up to `limit` messages into the backlog.  False: that is left to a read under the lock. */
+static bool read_ahead(const struct inlet *in, unsigned long long limit)
+{
+    struct pn_py_port *port = reads_alone(in) && !in->watched ? pn_py_port_of(in->handle) : NULL;
+    int rc = port == NULL ? -1 : pn_py_take_ahead(in->batch, port, in->backlog, limit);
+    if (rc < 0)
+        PyErr_Clear(); /* of the core, and comes again; or no memory, and it is still pending */
+    return rc == 1;
+}
+
+static PyObject *take_ahead(PyObject *self, PyObject *limit)
+{
+    unsigned long long count = PyLong_AsUnsignedLongLong(limit);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(read_ahead((struct inlet *) self, count));
+}
+
+/* In one step: a receiver that reads without the lock sees the backlog before it, or after it. */
+static PyObject *drop(PyObject *self, PyObject *doomed)
+{
+    PyObject *backlog = ((struct inlet *) self)->backlog;
+    if (backlog == NULL || !PyAnySet_CheckExact(doomed)) {
+        PyErr_SetString(PyExc_TypeError, "drop() takes a set of numbers");
+        return NULL;
+    }
+    for (Py_ssize_t i = PyObject_Size(backlog) - 1; i >= 0; i--) {
+        PyObject *item = PySequence_GetItem(backlog, i);
+        PyObject *number = item == NULL ? NULL : PyLong_FromVoidPtr(item);
+        int found = number == NULL ? -1 : PySet_Contains(doomed, number);
+        Py_XDECREF(number);
+        Py_XDECREF(item); /* the caller has it, too: nothing is freed, no Python code runs */
+        if (found < 0 || (found > 0 && PySequence_DelItem(backlog, i) < 0))
+            return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *sleep_in_core(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    struct inlet *in = (struct inlet *) self;
+    if (n != 4) {
+        PyErr_SetString(PyExc_TypeError, "sleep() takes an election, a waiter and two numbers");
+        return NULL;
+    }
+    struct pn_py_port *port = in->handle == NULL ? NULL : pn_py_port_of(in->handle);
+    long long ns = PyLong_AsLongLong(args[2]);
+    unsigned long long limit = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[3]);
+    int rc;
+    if (port == NULL || PyErr_Occurred() || pn_py_wait(port, ns, &rc) < 0)
+        return NULL;
+    if (rc != 1 || in->routed || in->interrupted || !pn_py_leave(args[0], args[1]))
+        return PyLong_FromLong(rc);
+    if (limit != 0)
+        read_ahead(in, limit);
+    Py_RETURN_NONE;
+}
+
 /* ---- the type -------------------------------------------------------------------------------- */
 
 #define AT(field) offsetof(struct inlet, field)
@@ -75,12 +144,18 @@ static PyMemberDef members[] = {
      "Subscriptions exist: what is read has to be put where it belongs."},
     {"interrupted", T_BOOL, AT(interrupted), 0,
      "An exception of a signal handler came in between; the next caller goes on with it."},
+    {"watched", T_BOOL, AT(watched), 0, "fileno() was called."},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyMethodDef methods[] = {
     {"take", (PyCFunction) (void (*)(void)) take, METH_FASTCALL,
      "take(messages, max): append what is owed; False: take_otherwise() has to go on."},
+    {"take_ahead", take_ahead, METH_O,
+     "take_ahead(count): put up to so many into the backlog; False: read them under the lock."},
+    {"drop", drop, METH_O, "drop(ids): take the objects of these ids out of the backlog."},
+    {"sleep", (PyCFunction) (void (*)(void)) sleep_in_core, METH_FASTCALL,
+     "sleep(election, waiter, timeout_ns, ahead): wait() of the leader; None: it has left."},
     {NULL, NULL, 0, NULL},
 };
 

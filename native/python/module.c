@@ -17,8 +17,8 @@ static int fill(PyObject *module)
         return -1;
     if (pn_py_add_join(module) < 0 || pn_py_add_topic(module) < 0 || pn_py_add_inlet(module) < 0)
         return -1;
-    if (pn_py_add_taker(module) < 0 || pn_py_add_columns(module) < 0 ||
-        pn_py_add_mapped(module) < 0)
+    if (pn_py_add_election(module) < 0 || pn_py_add_taker(module) < 0 ||
+        pn_py_add_columns(module) < 0 || pn_py_add_mapped(module) < 0)
         return -1;
     if (pn_py_add_counter(module) < 0 || pn_py_add_sleep(module) < 0)
         return -1;

@@ -221,8 +221,6 @@ int pn_py_sleep(int (*once)(void *arg, int64_t timeout_ns), void *arg, int64_t t
     return 0;
 }
 
-/* ---- what is called -------------------------------------------------------------------------- */
-
 static int wait_once(void *arg, int64_t timeout_ns)
 {
     struct pn_py_port *port = arg;
@@ -235,6 +233,13 @@ static int wait_once(void *arg, int64_t timeout_ns)
     Py_XDECREF(native);
     return rc;
 }
+
+int pn_py_wait(struct pn_py_port *port, int64_t timeout_ns, int *rc)
+{
+    return pn_py_sleep(wait_once, port, timeout_ns, rc);
+}
+
+/* ---- what is called -------------------------------------------------------------------------- */
 
 /* wait(handle, timeout_ns): pn_wait(). */
 static PyObject *wait_in_core(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -249,7 +254,7 @@ static PyObject *wait_in_core(PyObject *self, PyObject *const *args, Py_ssize_t 
     if (port == NULL || (ns == -1 && PyErr_Occurred()))
         return NULL;
     int rc;
-    return pn_py_sleep(wait_once, port, ns, &rc) < 0 ? NULL : PyLong_FromLong(rc);
+    return pn_py_wait(port, ns, &rc) < 0 ? NULL : PyLong_FromLong(rc);
 }
 
 /* Whether a flag of the waiter is set: a slot, so no Python code runs.  -1 with an exception. */

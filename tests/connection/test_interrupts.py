@@ -499,6 +499,45 @@ def test_an_interrupted_sender(make_engine: EngineFactory, connect: Connect, how
     assert engine.check().ok
 
 
+def _with_a_backlog(engine: pynotify.Engine) -> pynotify.Connection:
+    """Listens to a and b; m0 of a is read, and m1 (b) to m7 (b) are read ahead."""
+    conn = engine.connect()
+    conn.listen("a")
+    conn.listen("b")
+    for number in range(8):
+        conn.notify("ab"[number % 2], f"m{number}")
+    assert next(conn.notifies()).payload == "m0"
+    return conn
+
+
+def test_an_interrupted_unlisten_loses_nothing(engine: pynotify.Engine) -> None:
+    """What was read ahead of other channels is there, wherever the exception comes."""
+    for place in range(1, 1000):
+        conn = _with_a_backlog(engine)
+        at = At(place)
+        at.attempt(lambda conn=conn: conn.unlisten("b"))
+        received = conn.poll()
+        assert [got.payload for got in received if got.channel == "a"] == ["m2", "m4", "m6"]
+        conn.close()
+        if not at.reached:
+            break
+    assert received == [got for got in received if got.channel == "a"]
+    assert place > 20
+
+
+def test_poll_while_the_thread_unlistens(engine: pynotify.Engine) -> None:
+    """It gets what was read ahead, before what came later."""
+    conn = _with_a_backlog(engine)
+    conn.notify("a", "later")
+    received: list[pynotify.Notify] = []
+    Interrupting("call", "owes", lambda: received.extend(conn.poll())).during(
+        lambda: conn.unlisten("b")
+    )
+    received += conn.poll()
+    assert [got.payload for got in received if got.channel == "a"] == ["m2", "m4", "m6", "later"]
+    conn.close()
+
+
 class Interrupting:
     """Calls a function where a function of the core, or of the package, is done or begins."""
 
