@@ -366,9 +366,12 @@ int pn_py_take_ahead(PyObject *batch, struct pn_py_port *port, PyObject *deque,
     if (ready <= 0 || b->core->n == 0)
         return ready;
     const struct pn_py_view c = rest_of(b);
-    PyObject *made = list_of_first(&c, b->channels, c.n);
+    int collects = PyGC_Disable(); /* what it runs might read, and get them as well */
+    PyObject *made = pn_py_list_of(&c, b->channels);
     int rc = extend(b, deque, made);
     Py_XDECREF(made);
+    if (collects)
+        PyGC_Enable();
     return rc < 0 ? -1 : 1;
 }
 

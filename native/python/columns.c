@@ -5,7 +5,11 @@
  *    a small one are copied into a block, so that a batch of one message keeps no room for many.
  * 2. The memory of a large one that was freed is kept for the next, one of them and up to
  *    KEPT_BYTES: fresh memory costs a page fault every 4 KiB, which is more than the copying.
- * 3. A column is seen through a Column, an object with the buffer protocol that keeps its Columns.
+ * 3. Likewise CPython gives an arena of objects back to the kernel with the last of them, and a
+ *    reader of a full ring frees and makes as many payloads with each batch.  So of a large list
+ *    one payload in each arena is kept, until the next but one large list has been made, or a
+ *    small one: anchors.
+ * 4. A column is seen through a Column, an object with the buffer protocol that keeps its Columns.
  */
 #include "hot.h"
 
@@ -16,6 +20,7 @@
 
 #define MOVED_BYTES ((size_t) 1 << 16) /* of payload: from here on it is no copy */
 #define KEPT_BYTES  ((size_t) 1 << 24)
+#define ARENA_BITS  20 /* of CPython; where they are larger an anchor more is kept than is of use */
 
 enum column {
     SEQ,
@@ -46,6 +51,15 @@ struct column_object {
     Py_ssize_t size;
 };
 
+enum { MAX_ANCHORS = KEPT_BYTES >> ARENA_BITS, ANCHORED_LISTS = 2, STRIDE = 64 };
+
+struct anchors {
+    PyObject *at[MAX_ANCHORS];
+    size_t n;
+};
+
+static struct anchors anchors[ANCHORED_LISTS]; /* the GIL is held */
+static size_t oldest;
 static PyTypeObject *columns_type, *column_type;
 static pn_batch kept; /* for the next; the GIL is held */
 
@@ -118,6 +132,45 @@ PyObject *pn_py_list_of(const struct pn_py_view *v, PyObject *channels)
         PyObject *item = channels == NULL ? payload_at(v, i) : pn_py_message_at(v, channels, i);
         if (item == NULL || PyList_SetItem(list, (Py_ssize_t) i, item) < 0)
             Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* ---- anchors --------------------------------------------------------------------------------- */
+
+static void weigh(struct anchors *a)
+{
+    while (a->n > 0)
+        Py_DECREF(a->at[--a->n]); /* bytes: no Python code runs */
+}
+
+/* Keep one object of each arena that has many of the list. */
+static void drop_anchors(struct anchors *a, PyObject *list)
+{
+    uintptr_t last = 0;
+    for (Py_ssize_t i = 0; i < PyList_Size(list) && a->n < MAX_ANCHORS; i += STRIDE) {
+        PyObject *item = PyList_GetItem(list, i);
+        if ((uintptr_t) item >> ARENA_BITS == last)
+            continue;
+        last = (uintptr_t) item >> ARENA_BITS;
+        a->at[a->n++] = Py_NewRef(item);
+    }
+}
+
+static PyObject *list_of_payloads(const struct pn_py_view *v)
+{
+    PyObject *list = pn_py_list_of(v, NULL);
+    uint64_t size = 0;
+    if (list == NULL || v->n == 0)
+        return list;
+    FETCH(v->offset, v->n, size);
+    bool is_large = size >> ARENA_BITS != 0;
+    for (size_t i = 0; i < ANCHORED_LISTS; i++)
+        if (!is_large || i == oldest)
+            weigh(&anchors[i]);
+    if (is_large) {
+        drop_anchors(&anchors[oldest], list);
+        oldest = (oldest + 1) % ANCHORED_LISTS;
     }
     return list;
 }
@@ -388,7 +441,7 @@ static PyObject *get_channels(PyObject *self, void *unused)
 static PyObject *payloads(PyObject *self, PyObject *unused)
 {
     (void) unused;
-    return pn_py_list_of(&columns_self(self)->view, NULL);
+    return list_of_payloads(&columns_self(self)->view);
 }
 
 static PyObject *messages(PyObject *self, PyObject *unused)
