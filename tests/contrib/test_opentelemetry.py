@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pynotify
 from forking import in_child
+from programs import ROOT, environment
+from receiving import PATIENCE, wait_until
 from requirement import require
 
 try:
@@ -23,6 +30,8 @@ except ImportError as missing:
     require("opentelemetry", str(missing))
 
 from pynotify.contrib.opentelemetry import Telemetry
+
+EXAMPLE = ROOT / "examples" / "adapters" / "opentelemetry_orders.py"
 
 
 class Spans:
@@ -473,3 +482,68 @@ def test_an_object_that_cannot_be_sent(
         telemetry.publish_object(pubsub, "c", object())
     (published,) = spans.finished()
     assert published.status.status_code is trace.StatusCode.ERROR
+
+
+# ---- the example ---------------------------------------------------------------------------------
+
+
+class Role:
+    """A process of the example."""
+
+    def __init__(self, directory: Path, segment: str, *words: str) -> None:
+        self._output = directory / f"{'-'.join(words)}-{len(list(directory.iterdir()))}"
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, EXAMPLE, *words],
+                env={**environment(), "SEGMENT": segment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def spans(self, count: int) -> list[dict[str, Any]]:
+        def lines() -> list[str]:
+            return self._output.read_text().splitlines(keepends=True)
+
+        wait_until(lambda: len([line for line in lines() if line.endswith("\n")]) >= count, "spans")
+        return [json.loads(line) for line in lines()]
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def test_the_example(conn: pynotify.Connection, segment_name: str, tmp_path: Path) -> None:
+    """Orders of one process, on two displays and with a packer, each in one trace."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*words: str) -> Role:
+            role = Role(tmp_path, segment_name, *words)
+            stack.callback(role.end)
+            return role
+
+        displays, packer = [start("display"), start("display")], start("packer")
+        wait_until(lambda: conn.listeners("orders") == 2, "both displays listen")
+
+        def packers() -> list[int]:
+            with pynotify.open(segment_name) as engine:
+                return [len(each.consumers) for topic in engine.topics() for each in topic.channels]
+
+        wait_until(lambda: packers() == [1], "the packer is there")
+        shop = start("shop", "7", "8")
+        assert shop.process.wait(PATIENCE) == 0
+        sent = shop.spans(6)
+        roots = [span for span in sent if span["name"] == "order"]
+        assert [span["parent_id"] for span in roots] == [None, None]
+        for role, name in [(displays[0], "orders"), (displays[1], "orders"), (packer, "parcels")]:
+            published = [span for span in sent if span["name"] == f"publish {name}"]
+            processed = role.spans(2)
+            assert [span["name"] for span in processed] == [f"process {name}"] * 2
+            assert [span["attributes"]["order"] for span in processed] == [7, 8]
+            for ours, theirs, root in zip(processed, published, roots, strict=True):
+                assert ours["parent_id"] == theirs["context"]["span_id"]
+                assert theirs["parent_id"] == root["context"]["span_id"]
+                assert ours["context"]["trace_id"] == root["context"]["trace_id"]
+        services = {role.spans(2)[0]["resource"]["attributes"]["service.name"]
+                    for role in (shop, packer, *displays)}  # fmt: skip
+        assert services == {"shop", "packer", "display"}
