@@ -491,7 +491,7 @@ class Role:
     """A process of the example."""
 
     def __init__(self, directory: Path, segment: str, *words: str) -> None:
-        self._output = directory / f"{'-'.join(words)}-{len(list(directory.iterdir()))}"
+        self._output = directory / f"{words[0]}-{len(list(directory.iterdir()))}"
         with self._output.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, EXAMPLE, *words],
@@ -501,12 +501,10 @@ class Role:
                 stderr=subprocess.STDOUT,
             )
 
-    def spans(self, count: int) -> list[dict[str, Any]]:
-        def lines() -> list[str]:
-            return self._output.read_text().splitlines(keepends=True)
-
-        wait_until(lambda: len([line for line in lines() if line.endswith("\n")]) >= count, "spans")
-        return [json.loads(line) for line in lines()]
+    def spans(self) -> list[dict[str, Any]]:
+        """Those that are whole."""
+        lines = self._output.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def end(self) -> None:
         self.process.kill()
@@ -514,7 +512,8 @@ class Role:
 
 
 def test_the_example(conn: pynotify.Connection, segment_name: str, tmp_path: Path) -> None:
-    """Orders of one process, on two displays and with a packer, each in one trace."""
+    """Each order is one trace, on all displays and with a packer, though one of four is killed."""
+    orders = range(200)
     with contextlib.ExitStack() as stack:
 
         def start(*words: str) -> Role:
@@ -522,28 +521,39 @@ def test_the_example(conn: pynotify.Connection, segment_name: str, tmp_path: Pat
             stack.callback(role.end)
             return role
 
-        displays, packer = [start("display"), start("display")], start("packer")
+        displays = [start("display") for _ in range(2)]
+        packers = [start("packer") for _ in range(4)]
         wait_until(lambda: conn.listeners("orders") == 2, "both displays listen")
 
-        def packers() -> list[int]:
+        def waiting() -> list[int]:
             with pynotify.open(segment_name) as engine:
                 return [len(each.consumers) for topic in engine.topics() for each in topic.channels]
 
-        wait_until(lambda: packers() == [1], "the packer is there")
-        shop = start("shop", "7", "8")
+        wait_until(lambda: waiting() == [4], "the packers are there")
+        shop = start("shop", *map(str, orders))
+        wait_until(packers[0].spans, "it packs")
+        packers[0].end()
         assert shop.process.wait(PATIENCE) == 0
-        sent = shop.spans(6)
+
+        def packed() -> dict[int, dict[str, Any]]:
+            return {span["attributes"]["order"]: span for each in packers for span in each.spans()}
+
+        wait_until(lambda: packed().keys() == set(orders), "all is packed")
+        wait_until(lambda: all(len(each.spans()) == 200 for each in displays), "all is shown")
+        sent = shop.spans()
         roots = [span for span in sent if span["name"] == "order"]
-        assert [span["parent_id"] for span in roots] == [None, None]
-        for role, name in [(displays[0], "orders"), (displays[1], "orders"), (packer, "parcels")]:
+        assert {span["parent_id"] for span in roots} == {None}
+        seen = [(packed(), "parcels")]
+        seen += [({span["attributes"]["order"]: span for span in each.spans()}, "orders")
+                 for each in displays]  # fmt: skip
+        for processed, name in seen:
             published = [span for span in sent if span["name"] == f"publish {name}"]
-            processed = role.spans(2)
-            assert [span["name"] for span in processed] == [f"process {name}"] * 2
-            assert [span["attributes"]["order"] for span in processed] == [7, 8]
-            for ours, theirs, root in zip(processed, published, roots, strict=True):
+            assert {span["name"] for span in processed.values()} == {f"process {name}"}
+            for order, theirs, root in zip(orders, published, roots, strict=True):
+                ours = processed[order]
                 assert ours["parent_id"] == theirs["context"]["span_id"]
                 assert theirs["parent_id"] == root["context"]["span_id"]
                 assert ours["context"]["trace_id"] == root["context"]["trace_id"]
-        services = {role.spans(2)[0]["resource"]["attributes"]["service.name"]
-                    for role in (shop, packer, *displays)}  # fmt: skip
+        services = {each.spans()[0]["resource"]["attributes"]["service.name"]
+                    for each in (shop, packers[1], *displays)}  # fmt: skip
         assert services == {"shop", "packer", "display"}
