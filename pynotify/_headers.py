@@ -5,11 +5,45 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from pynotify._ffi import lib
+from pynotify.errors import PayloadTooLong
+
 _encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class Taken(dict[str, str]):
+    """Headers as they were when a call began, and their bytes.
+
+    `optional`: a transport that has no headers leaves them out, in the place of an error.
+    """
+
+    __slots__ = ("data", "optional")
+
+    def __init__(self, headers: Mapping[str, str], *, optional: bool = False) -> None:
+        """TypeError as of `encode`; `PayloadTooLong` for more than a notification takes."""
+        self.data = encode(headers)
+        self.optional = optional
+        super().__init__(headers)
+        most = int(lib.PN_NOTIFY_HEADERS_MAX)
+        if len(self.data) > most:
+            raise PayloadTooLong(
+                "headers too long",
+                hint=f"They have {len(self.data)} bytes; a notification takes {most}.  Send large"
+                " things as its payload.",
+            )
+
+
+def take(headers: Mapping[str, str] | None) -> Taken | None:
+    """What a caller has given; None for no headers.  Errors as of `Taken`."""
+    if not headers:
+        return None
+    return headers if type(headers) is Taken else Taken(headers)
 
 
 def encode(headers: Mapping[str, str]) -> bytes:
     """The bytes of headers that are not empty."""
+    if type(headers) is Taken:
+        return headers.data
     if not isinstance(headers, Mapping):
         raise TypeError(f"headers must be a mapping, not {type(headers).__name__}")
     for name, value in headers.items():

@@ -104,6 +104,7 @@ class _Library:
     PN_CRASH_KILL: Final[int]
     PN_CRASH_STOP: Final[int]
     PN_CRASH_EXIT: Final[int]
+    PN_NOTIFY_HEADERS_MAX: Final[int]
 
     def pn_error_message(self) -> Any: ...
     def pn_options_default(self, opts: _Pointer, /) -> None: ...

@@ -2,8 +2,8 @@
  * fuzz_calls.c - sequences of calls on several connections of one process, against model.c.
  *
  * An input is where the queue begins, then two bytes a call: what, and on which connection with
- * which argument.  What is received must be what the model owes, to the byte; what the model says
- * is possible must not fail; and in the end nothing may be left.
+ * which argument.  What is received must be what the model owes, to the byte and with its headers;
+ * what the model says is possible must not fail; and in the end nothing may be left.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -29,7 +29,7 @@ static struct {
     pn_batch *batch;
 } f;
 
-static uint8_t payload[MAX_PAYLOAD];
+static uint8_t payload[MAX_PAYLOAD], headers[PN_NOTIFY_HEADERS_MAX + 1];
 static const char *const databases[MODEL_DATABASES] = {"x", "yy"};
 static const char *const channels[MODEL_CHANNELS] = {"a", "b", "channel", "d", "\xc3\xa9", "f f"};
 
@@ -80,6 +80,25 @@ static void close_connection(int c)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
+static void check_bytes(const char *what, const uint8_t *got, uint64_t length,
+                        struct model_bytes wanted)
+{
+    FUZZ_CHECK(length == wanted.length, "%llu bytes of %s instead of %u",
+               (unsigned long long) length, what, wanted.length);
+    for (uint32_t k = 0; k < wanted.length; k++)
+        FUZZ_CHECK(got[k] == wanted.content, "other %s at byte %u", what, k);
+}
+
+static void check_headers(const pn_batch *b, size_t i, struct model_bytes wanted)
+{
+    if (b->with_headers == 0) {
+        FUZZ_CHECK(wanted.length == 0, "%u bytes of headers are missing", wanted.length);
+        return;
+    }
+    const uint64_t *offset = b->headers_offset + i;
+    check_bytes("headers", b->headers + offset[0], offset[1] - offset[0], wanted);
+}
+
 static void check_message(int c, size_t i)
 {
     const pn_batch *b = f.batch;
@@ -94,10 +113,8 @@ static void check_message(int c, size_t i)
     FUZZ_CHECK(b->routes[i] == routes, "routes %u instead of %u", b->routes[i], routes);
     FUZZ_CHECK(b->pid[i] == getpid() && b->backend_id[i] == e->backend, "sender %d",
                b->backend_id[i]);
-    FUZZ_CHECK(b->offset[i + 1] - b->offset[i] == e->length, "%llu bytes instead of %u",
-               (unsigned long long) (b->offset[i + 1] - b->offset[i]), e->length);
-    for (uint32_t k = 0; k < e->length; k++)
-        FUZZ_CHECK(b->data[b->offset[i] + k] == e->content, "another payload at byte %u", k);
+    check_bytes("payload", b->data + b->offset[i], b->offset[i + 1] - b->offset[i], e->payload);
+    check_headers(b, i, e->headers);
     uint64_t *seq = &f.seq[e->transaction];
     FUZZ_CHECK(*seq == 0 || *seq == b->seq[i], "two numbers of one transaction");
     *seq = b->seq[i];
@@ -183,6 +200,43 @@ static uint32_t length_of(uint8_t argument)
     return wanted == 31 ? MAX_PAYLOAD : wanted == 30 ? 8100 : wanted * 9;
 }
 
+/* What headers a call has: none in half of them; some are as many as there may be, or one more. */
+static struct model_bytes headers_of(const struct call *call)
+{
+    static const uint32_t lengths[8] = {
+        1, 2, 3, 60, 8100, 20000, PN_NOTIFY_HEADERS_MAX, PN_NOTIFY_HEADERS_MAX + 1};
+    if ((call->what & 16) == 0)
+        return (struct model_bytes) {0};
+    return (struct model_bytes) {.length = lengths[call->argument & 7],
+                                 .content = (uint8_t) (200 + call->argument % 5)};
+}
+
+static int send_with(const struct call *call, struct model_bytes with, const uint32_t *lens,
+                     size_t n, bool dedup, uint64_t *queued)
+{
+    const char *channel = channels[call->argument % MODEL_CHANNELS];
+    memset(headers, with.content, with.length);
+    const pn_notify_in in = {.channel = channel,
+                             .channel_len = strlen(channel),
+                             .payloads = payload,
+                             .lens = lens,
+                             .n = n,
+                             .headers = headers,
+                             .headers_len = with.length,
+                             .keep_equal = !dedup};
+    pn_txn *txn = model_txn(call)->open ? f.txn[call->c][call->t] : NULL;
+    return pn_notify_headers(f.conn[call->c], txn, &in, queued);
+}
+
+static bool refused_for_headers(const struct call *call, struct model_bytes with, int rc)
+{
+    const struct model_txn *t = model_txn(call);
+    if (with.length <= PN_NOTIFY_HEADERS_MAX || (t->open && t->prepared))
+        return false;
+    expect(call, rc, -PN_EPAYLOAD);
+    return true;
+}
+
 static bool room_in_model(uint32_t events)
 {
     return f.m.nlog + events < MODEL_LOG - MODEL_CONNECTIONS * MODEL_TXNS * MODEL_ITEMS;
@@ -191,22 +245,30 @@ static bool room_in_model(uint32_t events)
 static void notify(const struct call *call)
 {
     struct model_txn *t = model_txn(call);
-    uint8_t channel = call->argument % MODEL_CHANNELS, content = call->argument % 3;
-    uint32_t length = length_of(call->argument);
-    memset(payload, content, length);
+    uint8_t channel = call->argument % MODEL_CHANNELS;
+    struct model_bytes what = {length_of(call->argument), call->argument % 3};
+    struct model_bytes with = headers_of(call);
+    uint64_t queued;
+    memset(payload, what.content, what.length);
     int rc;
-    if (t->open) {
+    if (with.length > 0)
+        rc = send_with(call, with, &what.length, 1, true, &queued);
+    else if (t->open)
         rc = pn_txn_notify(f.txn[call->c][call->t], channels[channel], strlen(channels[channel]),
-                           payload, length);
+                           payload, what.length);
+    else
+        rc = pn_notify_cstr(f.conn[call->c], channels[channel], payload, what.length);
+    if (refused_for_headers(call, with, rc))
+        return;
+    if (t->open) {
         expect(call, rc, t->prepared ? -PN_EPREPARED : 0);
         if (rc == 0)
-            model_notify(t, channel, content, length, false);
+            model_notify(t, channel, what, with, false);
         return;
     }
     static struct model_txn alone;
     alone = (struct model_txn) {.open = true};
-    model_notify(&alone, channel, content, length, false);
-    rc = pn_notify_cstr(f.conn[call->c], channels[channel], payload, length);
+    model_notify(&alone, channel, what, with, false);
     if (refused_for_room(call, rc))
         return;
     expect(call, rc & ~PN_NOTICE, 0);
@@ -221,14 +283,19 @@ static void notify_many(const struct call *call)
     uint8_t channel = call->argument % MODEL_CHANNELS;
     uint32_t lens[5] = {10, 0, 10, 7, 10};
     bool dedup = (call->argument & 64) != 0;
+    struct model_bytes with = headers_of(call);
     uint64_t queued = 0;
     alone = (struct model_txn) {.open = true};
     struct model_txn *target = t->open ? t : &alone;
     uint32_t before = target->nitems;
     memset(payload, call->argument & 3, 40);
-    int rc =
-        pn_notify_many(f.conn[call->c], t->open ? f.txn[call->c][call->t] : NULL, channels[channel],
-                       strlen(channels[channel]), payload, lens, 5, dedup, &queued);
+    int rc = with.length > 0
+                 ? send_with(call, with, lens, 5, dedup, &queued)
+                 : pn_notify_many(f.conn[call->c], t->open ? f.txn[call->c][call->t] : NULL,
+                                  channels[channel], strlen(channels[channel]), payload, lens, 5,
+                                  dedup, &queued);
+    if (refused_for_headers(call, with, rc))
+        return;
     if (t->open && t->prepared) {
         expect(call, rc, -PN_EPREPARED);
         return;
@@ -237,7 +304,8 @@ static void notify_many(const struct call *call)
         return;
     expect(call, rc & ~PN_NOTICE, 0);
     for (int i = 0; i < 5; i++)
-        model_notify(target, channel, call->argument & 3, lens[i], !dedup);
+        model_notify(target, channel,
+                     (struct model_bytes) {lens[i], (uint8_t) (call->argument & 3)}, with, !dedup);
     FUZZ_CHECK(queued == target->nitems - before, "%llu queued instead of %u",
                (unsigned long long) queued, target->nitems - before);
     if (!t->open)

@@ -15,20 +15,21 @@ void model_open(struct model *m, int c, uint8_t database, int32_t backend)
     conn->position = m->nlog;
 }
 
-void model_notify(struct model_txn *t, uint8_t channel, uint8_t content, uint32_t length,
-                  bool again)
+void model_notify(struct model_txn *t, uint8_t channel, struct model_bytes payload,
+                  struct model_bytes headers, bool again)
 {
     for (uint32_t i = 0; i < t->nitems && !again; i++) {
         const struct model_item *item = &t->item[i];
-        if (item->kind == MODEL_NOTIFY && item->channel == channel && item->length == length &&
-            (item->content == content || length == 0))
+        if (item->kind == MODEL_NOTIFY && item->channel == channel &&
+            item->payload.length == payload.length &&
+            (item->payload.content == payload.content || payload.length == 0))
             return;
     }
     t->item[t->nitems++] = (struct model_item) {.kind = MODEL_NOTIFY,
                                                 .level = t->level,
-                                                .length = length,
-                                                .channel = channel,
-                                                .content = content};
+                                                .payload = payload,
+                                                .headers = headers,
+                                                .channel = channel};
 }
 
 void model_rollback_to(struct model_txn *t, int level)
@@ -92,11 +93,11 @@ void model_commit(struct model *m, int c, struct model_txn *t)
             m->counter[conn->database][item->counter]++;
         if (item->kind == MODEL_NOTIFY)
             m->log[m->nlog++] = (struct model_event) {.transaction = m->transactions,
-                                                      .length = item->length,
+                                                      .payload = item->payload,
+                                                      .headers = item->headers,
                                                       .backend = conn->backend,
                                                       .database = conn->database,
-                                                      .channel = item->channel,
-                                                      .content = item->content};
+                                                      .channel = item->channel};
     }
     t->open = false;
 }

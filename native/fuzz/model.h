@@ -22,12 +22,17 @@ enum {
     MODEL_TXNS = 2 /* open ones of a connection */
 };
 
-/* A payload: `length` times the byte `content`. */
+/* `length` times the byte `content`. */
+struct model_bytes {
+    uint32_t length;
+    uint8_t content;
+};
+
 struct model_event {
     uint32_t transaction; /* counted from 1 */
-    uint32_t length;
+    struct model_bytes payload, headers;
     int32_t backend;
-    uint8_t database, channel, content;
+    uint8_t database, channel;
 };
 
 enum model_action { MODEL_NOTHING, MODEL_LISTEN, MODEL_UNLISTEN };
@@ -36,8 +41,8 @@ enum model_action { MODEL_NOTHING, MODEL_LISTEN, MODEL_UNLISTEN };
 struct model_item {
     enum { MODEL_NOTIFY, MODEL_LISTENING, MODEL_UNLISTEN_ALL, MODEL_BUMP } kind;
     int level;
-    uint32_t length;
-    uint8_t channel, content, route, counter;
+    struct model_bytes payload, headers;
+    uint8_t channel, route, counter;
     bool listen;
 };
 
@@ -68,9 +73,12 @@ struct model {
 
 void model_open(struct model *m, int c, uint8_t database, int32_t backend);
 
-/* NOTIFY: an equal one of the same transaction collapses, unless `again`. */
-void model_notify(struct model_txn *t, uint8_t channel, uint8_t content, uint32_t length,
-                  bool again);
+/*
+ * NOTIFY: an equal one of the same transaction collapses, unless `again`.  Headers make none
+ * unequal; those of the first stay.
+ */
+void model_notify(struct model_txn *t, uint8_t channel, struct model_bytes payload,
+                  struct model_bytes headers, bool again);
 void model_rollback_to(struct model_txn *t, int level);
 void model_release(struct model_txn *t, int level);
 

@@ -50,11 +50,20 @@ def age(text: str) -> float:
     return seconds(text) if unit is None else seconds(text[:-1]) * unit
 
 
+def header(text: str) -> tuple[str, str]:
+    """A name, which may have no equals sign, and a value."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError
+    return name, value
+
+
 # argparse says "invalid NAME value" with the function's name.
 positive_seconds.__name__ = "number of seconds"
 seconds.__name__ = "number of seconds"
 count.__name__ = "count"
 age.__name__ = "age (say 30m, 1h, 7d)"
+header.__name__ = "NAME=VALUE"
 
 
 def add_segment_option(parser: argparse.ArgumentParser) -> None:
@@ -103,6 +112,18 @@ def add_bounds(parser: argparse.ArgumentParser, after: str) -> None:
         help="end when nothing came for S seconds; with --count unreached, the status is 1",
     )
     add_json(parser, "an object a line")
+
+
+def add_header(parser: argparse.ArgumentParser, what: str) -> None:
+    """--header of a command that sends: a list of pairs."""
+    parser.add_argument(
+        "--header",
+        type=header,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"goes along beside {what}; may be repeated, and of equal names the last one counts",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser, what: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynotify._connect import connect
 from pynotify._engine import open as open_segment
+from pynotify._headers import encode as encode_headers
 from pynotify._table import escape
 from pynotify._types import Gap, Notify
 from pynotify.cli import arguments
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 256
 _LOOK = 0.1  # seconds between two looks for the segment
-_FIELDS = ("channel", "payload", "pid", "backend_id", "seq", "sent_ns", "pattern")
+_FIELDS = ("channel", "payload", "pid", "backend_id", "seq", "sent_ns", "pattern", "headers")
 _FIELD = re.compile(r"\{(\w+)\}")
 _FIELD_BYTES = re.compile(_FIELD.pattern.encode())
 
@@ -68,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exec",
         metavar="COMMAND",
         help="print nothing, run a shell command for each, one after the other: the payload is its "
-        "standard input, NOTIFY_CHANNEL, NOTIFY_PID, NOTIFY_SEQ and NOTIFY_PATTERN are in its "
-        "environment",
+        "standard input, NOTIFY_CHANNEL, NOTIFY_PID, NOTIFY_SEQ, NOTIFY_PATTERN and NOTIFY_HEADERS "
+        "are in its environment",
     )
 
 
@@ -175,7 +176,10 @@ def _run_command(command: str) -> Callable[[Notify | Gap], None]:
             "SEQ": message.seq,
             "PATTERN": message.pattern or "",
         }
-        own = {f"NOTIFY_{name}": str(value) for name, value in names.items()}
+        own: dict[str, str | bytes] = {
+            f"NOTIFY_{name}": str(value) for name, value in names.items()
+        }
+        own["NOTIFY_HEADERS"] = encode_headers(message.headers)
         done = subprocess.run(
             command, shell=True, input=message.data, env={**os.environ, **own}, check=False
         )
@@ -188,9 +192,15 @@ def _run_command(command: str) -> Callable[[Notify | Gap], None]:
 def _formatted(template: bytes, message: Notify | Gap) -> bytes:
     if isinstance(message, Gap):
         return gap_sentence(message).encode()
-    fields = {name: str(getattr(message, name)).encode() for name in _FIELDS if name != "payload"}
-    fields["payload"] = message.data  # whatever bytes they are
-    fields["pattern"] = (message.pattern or "").encode()
+    fields = {
+        "channel": message.channel.encode(),
+        "payload": message.data,  # whatever bytes they are
+        "pattern": (message.pattern or "").encode(),
+        "headers": encode_headers(message.headers),
+    }
+    for name in _FIELDS:
+        if name not in fields:
+            fields[name] = str(getattr(message, name)).encode()
     return _FIELD_BYTES.sub(lambda found: fields[found[1].decode()], template)
 
 
@@ -214,7 +224,7 @@ def gap_sentence(gap: Gap) -> str:
 def as_json(message: Notify | Gap) -> dict[str, Any]:
     """The attributes of the message; a payload that is not UTF-8 stands in payload_base64.
 
-    `pattern` is there when it came by one.
+    `pattern` is there when it came by one, `headers` when it has any.
     """
     if isinstance(message, Gap):
         return {
@@ -237,6 +247,8 @@ def as_json(message: Notify | Gap) -> dict[str, Any]:
     }
     if message.pattern is not None:
         document["pattern"] = message.pattern
+    if message.raw_headers:
+        document["headers"] = message.headers
     return document
 
 

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a notification for each line of standard input, all in one transaction, which "
         "collapses equal ones",
     )
+    arguments.add_header(parser, "the payload, or each of them")
 
 
 def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -43,6 +44,7 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> int:
     """Send."""
     channel, payload = (*options.words, "")[:2]
+    headers = dict(options.header)
     # Before connecting: while the payload is typed no slot is held.
     if options.lines or payload == _STANDARD_INPUT:
         data = sys.stdin.buffer.read()
@@ -50,9 +52,9 @@ def run(options: argparse.Namespace) -> int:
         data = os.fsencode(payload)
     with Post(options.name, options.database) as post:
         if options.lines:
-            post.sender.notify_many(channel, lines_of(data), dedup=True)
+            post.sender.notify_many(channel, lines_of(data), dedup=True, headers=headers)
         else:
-            post.sender.notify(channel, data)
+            post.sender.notify(channel, data, headers)
     return 0
 
 

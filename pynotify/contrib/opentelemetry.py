@@ -11,6 +11,10 @@ telemetry.notify(conn, "orders", "7")  # the same of a notification: a span "pub
 
 conn.add_notify_handler(telemetry.notification_handler(work))  # "process orders", in each listener
 
+telemetry.publish_object(ps, "orders", {"id": 7})  # the same of an object of a PubSub
+
+ps.on("orders", telemetry.object_handler(work), received=True)
+
 telemetry.observe("app")  # the figures of the segment as metrics
 ```
 
@@ -30,9 +34,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from opentelemetry import metrics, propagate, trace
 
 from pynotify._engine import open as open_segment
+from pynotify._headers import Taken
 from pynotify._types import Notify
 from pynotify.contrib import _figures
 from pynotify.errors import Error
+from pynotify.pubsub._arrays import is_array
+from pynotify.pubsub._format import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,6 +52,7 @@ if TYPE_CHECKING:
     from pynotify._async_connection import AsyncConnection
     from pynotify._connection import Connection
     from pynotify._types import EngineStat, Gap
+    from pynotify.pubsub import AsyncPubSub, PubSub, Received
     from pynotify.topics import (
         AsyncChannel,
         AsyncMessage,
@@ -70,6 +78,13 @@ _PATIENCE = 1.0
 
 def _length(body: str | Buffer) -> int:
     return len(body.encode()) if isinstance(body, str) else memoryview(body).nbytes
+
+
+def _object_length(obj: Any) -> int | None:
+    """Bytes of what goes as bytes; None: it goes as JSON."""
+    if isinstance(obj, str | bytes | bytearray | memoryview):
+        return _length(obj)
+    return int(obj.nbytes) if is_array(obj) else None
 
 
 def _inside(span: Callable[[Any], contextlib.AbstractContextManager[object]], function: _F) -> _F:
@@ -114,15 +129,16 @@ class Telemetry:
 
     @contextlib.contextmanager
     def _publishing(
-        self, name: str, body: str | Buffer, headers: Mapping[str, str] | None
+        self, name: str, length: int | None, headers: Mapping[str, str] | None
     ) -> Iterator[tuple[Span, dict[str, str]]]:
         attributes: dict[str, str | int] = {
             "messaging.system": "pynotify",
             "messaging.operation.name": "publish",
             "messaging.operation.type": "send",
             "messaging.destination.name": name,
-            "messaging.message.body.size": _length(body),
         }
+        if length is not None:
+            attributes["messaging.message.body.size"] = length
         with self._tracer.start_as_current_span(
             f"publish {name}", kind=trace.SpanKind.PRODUCER, attributes=attributes
         ) as span:
@@ -139,7 +155,7 @@ class Telemetry:
         **options: Any,
     ) -> str:
         """`topic.publish` in a span of its own, whose context goes along in the headers."""
-        with self._publishing(topic.name, body, headers) as (span, carried):
+        with self._publishing(topic.name, _length(body), headers) as (span, carried):
             found = topic.publish(body, headers=carried, **options)
             span.set_attribute("messaging.message.id", found)
         return found
@@ -153,7 +169,7 @@ class Telemetry:
         **options: Any,
     ) -> str:
         """The same with a topic of asyncio."""
-        with self._publishing(topic.name, body, headers) as (span, carried):
+        with self._publishing(topic.name, _length(body), headers) as (span, carried):
             found = await topic.publish(body, headers=carried, **options)
             span.set_attribute("messaging.message.id", found)
         return found
@@ -170,7 +186,7 @@ class Telemetry:
 
         Of equal notifications of a transaction the first is sent, with the context of its span.
         """
-        with self._publishing(channel, payload, headers) as (_, carried):
+        with self._publishing(channel, _length(payload), headers) as (_, carried):
             conn.notify(channel, payload, headers=carried)
 
     async def notify_async(
@@ -182,8 +198,35 @@ class Telemetry:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """The same with a connection of asyncio."""
-        with self._publishing(channel, payload, headers) as (_, carried):
+        with self._publishing(channel, _length(payload), headers) as (_, carried):
             await conn.notify(channel, payload, headers=carried)
+
+    def publish_object(
+        self,
+        pubsub: PubSub,
+        channel: str,
+        obj: Any = NOTHING,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`pubsub.publish` in a span of its own, whose context goes along in the headers.
+
+        Over PostgreSQL, where there are none, the context is left out; `headers` raise as ever.
+        """
+        with self._publishing(channel, _object_length(obj), headers) as (_, carried):
+            pubsub.publish(channel, obj, headers=Taken(carried, optional=not headers))
+
+    async def publish_object_async(
+        self,
+        pubsub: AsyncPubSub,
+        channel: str,
+        obj: Any = NOTHING,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """The same with an `AsyncPubSub`."""
+        with self._publishing(channel, _object_length(obj), headers) as (_, carried):
+            await pubsub.publish(channel, obj, headers=Taken(carried, optional=not headers))
 
     @contextlib.contextmanager
     def process(
@@ -226,6 +269,27 @@ class Telemetry:
             yield span
 
     @contextlib.contextmanager
+    def process_object(self, received: Received) -> Iterator[Span]:
+        """The same around what a listener does with what iterating a PubSub yields.
+
+        A Gap has no span of its own.
+        """
+        if received.channel is None:
+            yield trace.INVALID_SPAN
+            return
+        attributes: dict[str, str | int] = {
+            "messaging.system": "pynotify",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": received.channel,
+        }
+        length = _object_length(received.obj)
+        if length is not None:
+            attributes["messaging.message.body.size"] = length
+        with self._processing(received.channel, received.headers, attributes) as span:
+            yield span
+
+    @contextlib.contextmanager
     def _processing(
         self, name: str, headers: Mapping[str, str], attributes: Mapping[str, str | int]
     ) -> Iterator[Span]:
@@ -245,6 +309,10 @@ class Telemetry:
     def notification_handler(self, function: _F) -> _F:
         """The same in the span of `process_notification`; a Gap is handed on without one."""
         return _inside(self._process_what_came, function)
+
+    def object_handler(self, function: _F) -> _F:
+        """The same in the span of `process_object`, for `PubSub.on(..., received=True)`."""
+        return _inside(self.process_object, function)
 
     def _process_what_came(
         self, message: Notify | Gap

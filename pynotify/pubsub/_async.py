@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from pynotify._closing import ClosedByAsyncWith
+from pynotify._headers import take
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._arrays import Reference
 from pynotify.pubsub._dispatch import Received, report
@@ -27,7 +28,7 @@ from pynotify.pubsub._state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
     from typing import Self, TypeAlias
 
     from pynotify._async_connection import AsyncConnection
@@ -78,8 +79,13 @@ class AsyncPubSub(ClosedByAsyncWith, State):
 
     # ---- sending ---------------------------------------------------------------------------
 
-    async def publish(self, channel: str, obj: Any = NOTHING) -> None:
+    async def publish(
+        self, channel: str, obj: Any = NOTHING, *, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Send an object: nothing, a str, bytes, a numpy array, or anything JSON, of any size.
+
+        `headers`: str to str, which go along beside the object (`Received.headers`), up to 65,535
+        bytes as JSON, else `PayloadTooLong`.  Over PostgreSQL they raise `ProgrammingError`.
 
         Inside a transaction of a `pynotify.Connection` it is sent at its commit.  Over PostgreSQL
         every segment is a transaction of its own: an object of more than one raises
@@ -87,16 +93,16 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         of objects, ValueError for NaN and infinities; `ConnectionLost`, after which it may have
         been sent or not.
         """
-        obj = self._encoded(obj)
+        obj, taken = self._encoded(obj), take(headers)
         transport = await self._connected()
         try:
-            await transport.send_object(channel, obj)
+            await transport.send_object(channel, obj, taken)
         except ConnectionLost as error:
             await self._lose(transport, error)
             if not transport.all_or_nothing:
                 raise unsent(error) from error
             transport = await self._connected()
-            await transport.send_object(channel, obj)
+            await transport.send_object(channel, obj, taken)
 
     # ---- subscribing -----------------------------------------------------------------------
 
@@ -194,10 +200,10 @@ class AsyncPubSub(ClosedByAsyncWith, State):
                     # Ctrl-C cannot come before this: the block would be waited for for ever.
                     self._unresolved.pop(reference.place, None)
                     self._settled(self._oldest())
-                for handler in self._handlers.of(received):
+                for handler, argument in self._handlers.of(received):
                     begun = True
                     try:
-                        result = handler(received.obj)
+                        result = handler(argument)
                         if inspect.isawaitable(result):
                             await result
                     except Exception:

@@ -27,6 +27,7 @@ from pynotify.pubsub._postgres import (
     listen_statement,
     lost,
     question_after,
+    refuse_headers,
     why_segments,
 )
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Sequence
 
+    from pynotify._headers import Taken
     from pynotify.pubsub._postgres import AsyncPostgresConnection
 
 _GOOD = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
@@ -61,8 +63,9 @@ class AsyncPostgresTransport(BasePostgresTransport):
     async def open(self) -> None:
         """Nothing is to be done."""
 
-    async def send_object(self, channel: str, obj: Any) -> None:
+    async def send_object(self, channel: str, obj: Any, headers: Taken | None = None) -> None:
         """Each of its segments in a transaction of its own."""
+        refuse_headers(headers)
         await self.send(channel, segments(portable(obj), POSTGRES_LIMIT))
 
     # ---- statements ------------------------------------------------------------------------

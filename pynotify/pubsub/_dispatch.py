@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pynotify._encoding import decode_headers
 from pynotify._log import logger
 from pynotify._types import Gap
 
@@ -14,49 +15,87 @@ if TYPE_CHECKING:
     Handler = Callable[[Any], object]
 
 
-class Received(NamedTuple):
-    """What iterating a PubSub yields.  For a `Gap` channel and pid are None."""
-
+class _Fields(NamedTuple):
     channel: str | None
     obj: Any
     pid: int | None
+
+
+class Received(_Fields):
+    """What iterating a PubSub yields; unpacks and compares as (channel, object, pid).
+
+    For a `Gap` channel and pid are None.
+    """
+
+    #: The instance has its own when there are any; a tuple cannot have slots.
+    _headers = b""
+
+    def with_headers(self, data: bytes) -> Received:
+        """The same with those headers."""
+        if data:
+            self._headers = data
+        return self
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that it was published with, str to str: a dict of the caller's own."""
+        return decode_headers(self._headers)
+
+    @property
+    def raw_headers(self) -> bytes:
+        """The same as bytes, as they were sent; empty: none."""
+        return self._headers
+
+    def _replace(self, **changes: Any) -> Received:
+        return super()._replace(**changes).with_headers(self._headers)
+
+
+class _Added(NamedTuple):
+    handler: Handler
+    #: It takes what was received, and not only the object.
+    received: bool
 
 
 class Handlers:
     """The handlers of each channel, in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._handlers: dict[str, list[Handler]] = {}
+        self._handlers: dict[str, list[_Added]] = {}
         #: Of adding and removing.
         self._changing = threading.RLock()
 
-    def add(self, channel: str, handler: Handler) -> None:
+    def add(self, channel: str, handler: Handler, *, received: bool = False) -> None:
         """Add a handler of the channel."""
         if not callable(handler):
             raise TypeError(f"a handler must be callable, {handler!r} is not")
         with self._changing:
-            self._handlers.setdefault(channel, []).append(handler)
+            self._handlers.setdefault(channel, []).append(_Added(handler, received))
 
     def remove(self, channel: str, handler: Handler) -> None:
         """Raises ValueError when it is not there."""
         with self._changing:
             handlers = self._handlers.get(channel, [])
-            if handler not in handlers:
+            for at, added in enumerate(handlers):
+                if added.handler == handler:
+                    del handlers[at]
+                    break
+            else:
                 raise ValueError(f"{handler!r} is no handler of channel {channel!r}")
-            handlers.remove(handler)
             if not handlers:
                 del self._handlers[channel]
 
-    def of(self, received: Received) -> list[Handler]:
-        """The handlers to call; a Gap goes to each, once."""
+    def of(self, received: Received) -> list[tuple[Handler, Any]]:
+        """The handlers to call, each with what it takes; a Gap goes to each, once."""
         if received.channel is not None:
-            return list(self._handlers.get(received.channel, ()))
-        if not isinstance(received.obj, Gap):
+            found = list(self._handlers.get(received.channel, ()))
+        elif isinstance(received.obj, Gap):
+            found = []
+            for handlers in list(self._handlers.values()):
+                known = [added.handler for added in found]
+                found += [added for added in handlers if added.handler not in known]
+        else:
             return []
-        called: list[Handler] = []
-        for handlers in list(self._handlers.values()):
-            called += [handler for handler in handlers if handler not in called]
-        return called
+        return [(each.handler, received if each.received else received.obj) for each in found]
 
 
 def report(handler: Handler, received: Received) -> None:

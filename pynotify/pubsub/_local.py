@@ -5,6 +5,9 @@ So they lie one after the other in the queue, and all of them are there or none.
 would take more than half of the queue goes in parts instead (_parts.py), but for one in a
 transaction of the caller's, or on a channel that a bridge sends on.  With raw=True the segments
 of others are parts, too.  Arrays stay beside the queue (_shared.py), or are parts as well.
+
+Headers go along with the segment that makes an object complete, the last one: they take room once,
+and what puts objects together has none to keep.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from pynotify._async_connection import AsyncConnection
     from pynotify._connection import Connection
     from pynotify._handle import Handle
+    from pynotify._headers import Taken
     from pynotify.pubsub._arrays import Array, Reference
     from pynotify.pubsub._parts import Outgoing
     from pynotify.pubsub._shared import Block
@@ -255,28 +259,38 @@ class LocalTransport:
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    def send_object(self, channel: str, obj: Any) -> None:
+    def send_object(self, channel: str, obj: Any, headers: Taken | None = None) -> None:
         """Send the object whole or not at all."""
         try:
             if is_array(obj):
-                self._send_array(channel, checked(obj))
+                self._send_array(channel, checked(obj), headers)
             else:
                 whole = NOTHING if obj is NOTHING else container(obj)
-                self._send(channel, whole, raw=self._raw)
+                self._send(channel, whole, headers, raw=self._raw)
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    def _send(self, channel: str, whole: Any, *, raw: bool) -> None:
+    def _send(self, channel: str, whole: Any, headers: Taken | None, *, raw: bool) -> None:
         sending = _Sending(self._room, whole, raw=raw)
         upstream = sending.asks_for_upstream and _goes_upstream(self._link.handle, channel)
         if sending.fits or upstream or self._link.transactions.current() is not None:
-            self._connection.notify_many(channel, sending.together(upstream), dedup=False)
+            self._notify(channel, sending.together(upstream), headers)
         else:
-            self._send_parts(channel, self._room.outgoing(whole))
+            self._send_parts(channel, self._room.outgoing(whole), headers)
 
-    def _send_array(self, channel: str, array: Array) -> None:
+    def _notify(self, channel: str, payloads: list[bytes], headers: Taken | None) -> None:
+        """All of them, in one transaction; the last one has the headers."""
+        connection = self._connection
+        if headers is None or len(payloads) == 1:
+            connection.notify_many(channel, payloads, dedup=False, headers=headers)
+            return
+        with connection.transaction():
+            connection.notify_many(channel, payloads[:-1], dedup=False)
+            connection.notify_many(channel, payloads[-1:], dedup=False, headers=headers)
+
+    def _send_array(self, channel: str, array: Array, headers: Taken | None) -> None:
         if _goes_upstream(self._link.handle, channel):
-            self._send(channel, container(portable(array)), raw=False)
+            self._send(channel, container(portable(array)), headers, raw=False)
             return
         transaction, placed = self._link.transactions.current(), None
         if self._arrays.shares(array):
@@ -284,11 +298,11 @@ class LocalTransport:
             if placed is None and transaction is None:
                 placed = self._place_later(array)
         if placed is None:
-            self._send(channel, inline(array), raw=True)
+            self._send(channel, inline(array), headers, raw=True)
             return
         block, payload = placed
         try:
-            self._connection.notify_many(channel, [payload], dedup=False)
+            self._notify(channel, [payload], headers)
         finally:
             self._arrays.arena.sent(block, transaction)
 
@@ -303,7 +317,7 @@ class LocalTransport:
                 return placed
         return None
 
-    def _send_parts(self, channel: str, outgoing: Outgoing) -> None:
+    def _send_parts(self, channel: str, outgoing: Outgoing, headers: Taken | None) -> None:
         connection, flow = self._connection, Flow(self._room.timeout)
         try:
             for batch in outgoing.batches():
@@ -312,7 +326,7 @@ class LocalTransport:
                         self._read_own()
                         time.sleep(pause)
                     try:
-                        connection.notify_many(channel, batch, dedup=False)
+                        self._notify(channel, batch, headers if outgoing.ends else None)
                         break
                     except QueueFull as error:
                         if not flow.again():
@@ -428,33 +442,42 @@ class AsyncLocalTransport:
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    async def send_object(self, channel: str, obj: Any) -> None:
+    async def send_object(self, channel: str, obj: Any, headers: Taken | None = None) -> None:
         """Send the object whole or not at all."""
         try:
             if is_array(obj):
-                await self._send_array(channel, checked(obj))
+                await self._send_array(channel, checked(obj), headers)
             else:
                 whole = NOTHING if obj is NOTHING else container(obj)
-                await self._send(channel, whole, raw=self._raw)
+                await self._send(channel, whole, headers, raw=self._raw)
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    async def _send(self, channel: str, whole: Any, *, raw: bool) -> None:
+    async def _send(self, channel: str, whole: Any, headers: Taken | None, *, raw: bool) -> None:
         sending = _Sending(self._room, whole, raw=raw)
         upstream = False
         if sending.asks_for_upstream:
             find = partial(_goes_upstream, self._link.handle, channel)
             upstream = await self._link.off_loop.retry(find)
         if sending.fits or upstream or self._link.transactions.current() is not None:
-            payloads = sending.together(upstream)
-            await self._connection.notify_many(channel, payloads, dedup=False)
+            await self._notify(channel, sending.together(upstream), headers)
         else:
-            await self._send_parts(channel, self._room.outgoing(whole))
+            await self._send_parts(channel, self._room.outgoing(whole), headers)
 
-    async def _send_array(self, channel: str, array: Array) -> None:
+    async def _notify(self, channel: str, payloads: list[bytes], headers: Taken | None) -> None:
+        """All of them, in one transaction; the last one has the headers."""
+        connection = self._connection
+        if headers is None or len(payloads) == 1:
+            await connection.notify_many(channel, payloads, dedup=False, headers=headers)
+            return
+        async with connection.transaction():
+            await connection.notify_many(channel, payloads[:-1], dedup=False)
+            await connection.notify_many(channel, payloads[-1:], dedup=False, headers=headers)
+
+    async def _send_array(self, channel: str, array: Array, headers: Taken | None) -> None:
         link = self._link
         if await link.off_loop.retry(partial(_goes_upstream, link.handle, channel)):
-            await self._send(channel, container(portable(array)), raw=False)
+            await self._send(channel, container(portable(array)), headers, raw=False)
             return
         transaction, placed = link.transactions.current(), None
         if self._arrays.shares(array):
@@ -462,11 +485,11 @@ class AsyncLocalTransport:
             if placed is None and transaction is None:
                 placed = await self._place_later(array)
         if placed is None:
-            await self._send(channel, inline(array), raw=True)
+            await self._send(channel, inline(array), headers, raw=True)
             return
         block, payload = placed
         try:
-            await self._connection.notify_many(channel, [payload], dedup=False)
+            await self._notify(channel, [payload], headers)
         finally:
             self._arrays.arena.sent(block, transaction)
 
@@ -480,7 +503,7 @@ class AsyncLocalTransport:
                 return placed
         return None
 
-    async def _send_parts(self, channel: str, outgoing: Outgoing) -> None:
+    async def _send_parts(self, channel: str, outgoing: Outgoing, headers: Taken | None) -> None:
         connection, flow = self._connection, Flow(self._room.timeout)
         try:
             for batch in outgoing.batches():
@@ -488,7 +511,7 @@ class AsyncLocalTransport:
                     while pause := flow.pause(await connection.queue_usage()):
                         await asyncio.sleep(pause)
                     try:
-                        await connection.notify_many(channel, batch, dedup=False)
+                        await self._notify(channel, batch, headers if outgoing.ends else None)
                         break
                     except QueueFull as error:
                         if not flow.again():

@@ -71,7 +71,10 @@ class Room:
 
 
 class Outgoing:
-    """An object on its way.  `sent`: bytes of it that were committed."""
+    """An object on its way.  `sent`: bytes of it that were committed.
+
+    `ends`: the batch that was given out last is the last one.
+    """
 
     def __init__(self, whole: bytes, limit: int, batch: int) -> None:
         self._whole = memoryview(whole)
@@ -79,6 +82,7 @@ class Outgoing:
         self._size = limit - _HEADER.size - len(PART)
         self._together = max(batch // limit, 1)
         self.sent = 0
+        self.ends = False
 
     def batches(self) -> Iterator[list[bytes]]:
         """The payloads of one transaction after the other."""
@@ -86,6 +90,7 @@ class Outgoing:
         step = self._size * self._together
         for start in range(0, len(whole), step):
             end = min(start + step, len(whole))
+            self.ends = end == len(whole)
             yield [
                 self._part(at, min(at + self._size, end)) for at in range(start, end, self._size)
             ]

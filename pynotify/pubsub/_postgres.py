@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
     from typing import Any, TypeAlias
 
+    from pynotify._headers import Taken
+
     PostgresConnection: TypeAlias = psycopg.Connection[Any]
     AsyncPostgresConnection: TypeAlias = psycopg.AsyncConnection[Any]
     AnyPostgresConnection: TypeAlias = PostgresConnection | AsyncPostgresConnection
@@ -60,6 +62,15 @@ def lost(error: object) -> ConnectionLost:
         f"the connection to PostgreSQL is lost: {text}",
         hint="Make a PubSub on a new connection, or give it a function that makes connections.",
     )
+
+
+def refuse_headers(headers: Taken | None) -> None:
+    """Raise for those that a program has given: NOTIFY has no place for them."""
+    if headers is not None and not headers.optional:
+        raise ProgrammingError(
+            "an object over PostgreSQL has no headers: NOTIFY has no place for them",
+            hint="Put what they say into the object, or publish over a pynotify.Connection.",
+        )
 
 
 def check_channel(channel: str) -> bytes:
@@ -302,8 +313,9 @@ class PostgresTransport(BasePostgresTransport):
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._hub.join(self, connection)
 
-    def send_object(self, channel: str, obj: Any) -> None:
+    def send_object(self, channel: str, obj: Any, headers: Taken | None = None) -> None:
         """Each of its segments in a transaction of its own."""
+        refuse_headers(headers)
         self.send(channel, segments(portable(obj), POSTGRES_LIMIT))
 
     # ---- statements ------------------------------------------------------------------------

@@ -67,13 +67,14 @@ class State:
         """Whether `close()` was called."""
         return self._closed
 
-    def on(self, channel: str, handler: Handler) -> None:
+    def on(self, channel: str, handler: Handler, *, received: bool = False) -> None:
         """Call `handler(obj)` for each object that comes on a channel one has subscribed to.
 
         It runs inside `run` and iteration.  `obj` is None for nothing and for JSON null, and a
-        `Gap` where something may be missing.  A handler that raises is logged and stays.
+        `Gap` where something may be missing.  With `received` it is called with what iterating
+        yields, which has the headers.  A handler that raises is logged and stays.
         """
-        self._handlers.add(channel, handler)
+        self._handlers.add(channel, handler, received=received)
 
     def off(self, channel: str, handler: Handler) -> None:
         """Undo one `on`.  Raises ValueError when it is not there."""
@@ -156,9 +157,9 @@ class State:
             return Received(None, message, None)
         if message.channel not in self._channels:
             return None
-        commit = 0
+        commit, headers = 0, b""
         if isinstance(message, Notify):
-            commit = message.seq
+            commit, headers = message.seq, message.raw_headers
             message = Segment(message.channel, message.sender, message.pid, message.data)
         arrived = self._assembler.take(message)
         if arrived is None:
@@ -167,7 +168,7 @@ class State:
         if isinstance(obj, Reference):
             obj = obj._replace(commit=commit)
             self._unresolved[obj.place] = commit
-        return Received(message.channel, obj, message.pid)
+        return Received(message.channel, obj, message.pid).with_headers(headers)
 
     def _oldest(self) -> int | None:
         """The commit of the oldest reference whose array was not looked for; None: there is none.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynotify._closing import ClosedByWith
 from pynotify._connection import Connection
+from pynotify._headers import take
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._arrays import Reference
 from pynotify.pubsub._dispatch import Received, report
@@ -28,7 +29,7 @@ from pynotify.pubsub._state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from typing import TypeAlias
 
     from pynotify.pubsub._postgres import PostgresConnection, PostgresTransport
@@ -128,8 +129,13 @@ class PubSub(ClosedByWith, State):
 
     # ---- sending ---------------------------------------------------------------------------
 
-    def publish(self, channel: str, obj: Any = NOTHING) -> None:
+    def publish(
+        self, channel: str, obj: Any = NOTHING, *, headers: Mapping[str, str] | None = None
+    ) -> None:
         """Send an object: nothing, a str, bytes, a numpy array, or anything JSON, of any size.
+
+        `headers`: str to str, which go along beside the object (`Received.headers`), up to 65,535
+        bytes as JSON, else `PayloadTooLong`.  Over PostgreSQL they raise `ProgrammingError`.
 
         Inside a transaction of a `pynotify.Connection` it is sent at its commit.  Over PostgreSQL
         every segment is a transaction of its own: an object of more than one raises
@@ -137,11 +143,11 @@ class PubSub(ClosedByWith, State):
         of objects, ValueError for NaN and infinities; `ConnectionLost`, after which it may have
         been sent or not.
         """
-        obj = self._encoded(obj)
+        obj, taken = self._encoded(obj), take(headers)
         self._check_open()
         transport = self._connected()
         try:
-            transport.send_object(channel, obj)
+            transport.send_object(channel, obj, taken)
         except ConnectionLost as error:
             if self._make is None:
                 raise
@@ -149,7 +155,7 @@ class PubSub(ClosedByWith, State):
             if not transport.all_or_nothing:
                 raise unsent(error) from error
             transport = self._connected()
-            transport.send_object(channel, obj)
+            transport.send_object(channel, obj, taken)
 
     # ---- subscribing -----------------------------------------------------------------------
 
@@ -251,10 +257,10 @@ class PubSub(ClosedByWith, State):
                     # Ctrl-C cannot come before this: the block would be waited for for ever.
                     self._unresolved.pop(reference.place, None)
                     self._settled(self._oldest())
-                for handler in self._handlers.of(received):
+                for handler, argument in self._handlers.of(received):
                     begun = True
                     try:
-                        handler(received.obj)
+                        handler(argument)
                     except Exception:
                         report(handler, received)
         except BaseException:

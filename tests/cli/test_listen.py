@@ -77,6 +77,56 @@ def test_a_pattern_in_a_line_and_in_the_environment(
     assert (tmp_path / "out").read_text() == "x3 x*\n"
 
 
+HEADERS = {"k": "v w", "ü": "ä\n\x1b", "'": '"'}
+
+
+def test_headers_in_json(listen: Start, conn: pynotify.Connection) -> None:
+    running = listen("x", "--json")
+    conn.notify("x", "1", headers=HEADERS)
+    conn.notify("x", "2")
+    first, second = (json.loads(running.line()) for _ in range(2))
+    assert first["headers"] == HEADERS
+    assert "headers" not in second
+
+
+def test_headers_in_a_line_and_in_the_environment(
+    listen: Start, conn: pynotify.Connection, tmp_path: Path
+) -> None:
+    """As JSON on one line."""
+    running = listen("x", "--format", "{payload} {headers}")
+    command = f'printf "%s\\n" "$NOTIFY_HEADERS" >> {tmp_path}/out'
+    executing = listen("y", "--exec", command, "--count", "3", channels=2)
+    for channel in ("x", "y"):
+        conn.notify(channel, "1", headers=HEADERS)
+        conn.notify(channel, "2")
+        conn.notify(channel, "3", headers={"k": "é" * 30_000})
+    lines = [running.line().split(b" ", 1) for _ in range(3)]
+    assert executing.finish().status == 0
+    written = (tmp_path / "out").read_bytes().splitlines()
+    assert written == [headers for _, headers in lines]
+    assert [payload for payload, _ in lines] == [b"1", b"2", b"3"]
+    assert json.loads(written[0]) == HEADERS
+    assert written[1] == b"{}"
+    assert json.loads(written[2]) == {"k": "é" * 30_000}
+
+
+def test_a_terminal_gets_no_escapes_of_headers(
+    engine: pynotify.Engine,
+    engine_name: str,
+    connect: Connect,
+    terminal: Callable[..., Terminal],
+    wait_for_listeners: WaitForListeners,
+) -> None:
+    words = ("listen", "c", "-n", engine_name, "--count", "1", "--format", "{headers}")
+    screen = terminal(*words, LC_ALL="C.UTF-8")
+    wait_for_listeners(engine)
+    connect().notify("c", headers={"k": "\x9b31m\x7f\u202e"})
+    assert screen.finish() == 0
+    shown = screen.seen.decode().removesuffix("\r\n")
+    assert [char for char in shown if not char.isprintable()] == []
+    assert shown.startswith('{"k":')
+
+
 def test_something_has_to_be_named() -> None:
     done = run("listen")
     assert done.status == 2

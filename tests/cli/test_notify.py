@@ -83,6 +83,53 @@ def test_payload_too_long(engine_name: str, received: Received) -> None:
     assert received() == []
 
 
+@pytest.mark.parametrize("lines", [False, True], ids=["one", "lines"])
+def test_headers(engine_name: str, conn: pynotify.Connection, lines: bool) -> None:
+    conn.listen("c")
+    words = ["--lines"] if lines else ["hello"]
+    headers = [
+        "--header",
+        "a=b=c",
+        "--header",
+        "ü=ä",
+        "--header",
+        "n=1",
+        "--header",
+        "n=",
+        "--header==",
+    ]
+    done = run("notify", "-n", engine_name, "c", *words, *headers, stdin=b"hello\nhello\nyou\n")
+    assert (done.status, done.out, done.err) == (0, "", "")
+    expected = {"a": "b=c", "ü": "ä", "n": "", "": ""}
+    messages = [message for message in conn.poll() if isinstance(message, pynotify.Notify)]
+    assert [(message.payload, message.headers) for message in messages] == [
+        (payload, expected) for payload in (["hello", "you"] if lines else ["hello"])
+    ]
+
+
+def test_a_header_that_is_none(engine_name: str, received: Received) -> None:
+    done = run("notify", "-n", engine_name, "c", "hello", "--header", "kind")
+    assert done.status == 2
+    assert "invalid NAME=VALUE value: 'kind'" in done.err
+    assert received() == []
+
+
+def test_headers_too_long(engine_name: str, received: Received) -> None:
+    done = run("notify", "-n", engine_name, "c", "hello", "--header", "k=" + "v" * 66_000)
+    assert done.status == 1
+    assert done.err.startswith("pynotify notify: headers too long\n")
+    assert received() == []
+
+
+def test_a_header_that_is_no_utf8(engine_name: str, conn: pynotify.Connection) -> None:
+    """It arrives as the bytes that it was given as."""
+    conn.listen("c")
+    assert run("notify", "-n", engine_name, "c", "--header", b"k=\xff").status == 0
+    (message,) = conn.poll()
+    assert isinstance(message, pynotify.Notify)
+    assert message.headers["k"].encode("utf-8", "surrogateescape") == b"\xff"
+
+
 def test_database(engine_name: str, received: Received) -> None:
     assert run("notify", "-n", engine_name, "--database", "other", "c", "x").status == 0
     assert received() == []

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,9 @@ from requirement import require
 
 try:
     from broadcaster import Broadcast
+
+    from chatting import talk_beside_a_kill
+    from workers import ROOT, Workers
 except ImportError as missing:
     require("broadcaster", str(missing))
 
@@ -136,3 +140,19 @@ def test_four_processes_of_which_one_is_killed(segment_name: str) -> None:
                 yield event.message
 
     hear_beside_a_kill(publishing, heard)
+
+
+def test_four_workers_of_which_one_is_killed(tmp_path: Path, segment_name: str) -> None:
+    """The example's, as a server."""
+    server = Workers(
+        tmp_path, "uvicorn", "--workers", "4", "--port", "0",
+        "--app-dir", ROOT / "examples" / "adapters", "--timeout-graceful-shutdown", "2",
+        "broadcaster_chat:app", SEGMENT=segment_name,
+    )  # fmt: skip
+    try:
+        asyncio.run(talk_beside_a_kill(f"ws{server.url.removeprefix('http')}/chat", 4))
+    except BaseException:
+        print(server.said())
+        raise
+    finally:
+        server.close()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
+import os
+import signal
 import sys
 import threading
 import types
@@ -12,7 +15,7 @@ from typing import Any
 import pytest
 
 import pynotify
-from forking import in_child
+from forking import ForkedChild, in_child
 from receiving import payloads, receive, wait_until
 from requirement import require
 
@@ -221,6 +224,40 @@ def test_threads_see_one_cache(new_cache: Callable[..., GenerationCache]) -> Non
     thread.start()
     thread.join()
     assert cache.get("key") is None
+
+
+STORED, SAID, END = range(3)
+
+
+def work(segment: str, words: Any, writes: bool) -> int:
+    """A writer raises a number, and then says so; a reader never gets less than was said."""
+    cache = GenerationCache(segment, {})
+    looked = 0
+    while not words[END]:
+        if writes:
+            words[STORED] += 1
+            cache.delete("number")
+            words[SAID] = words[STORED]
+        else:
+            said = words[SAID]
+            assert cache.get_or_set("number", lambda: int(words[STORED])) >= said
+            looked += 1
+    return looked
+
+
+def test_four_processes_of_which_one_is_killed(segment_name: str) -> None:
+    words = multiprocessing.get_context("fork").RawArray("q", 3)
+    children = [
+        ForkedChild(lambda writes=writes: work(segment_name, words, writes))  # type: ignore[misc]
+        for writes in (True, False, False, False)
+    ]
+    wait_until(lambda: words[SAID] > 200, "it has written some")
+    os.kill(children[3].pid, signal.SIGKILL)
+    children[3].join()
+    before = words[SAID]
+    wait_until(lambda: words[SAID] > before + 200, "it goes on")
+    words[END] = 1
+    assert all(child.result() >= 0 for child in children[:3])
 
 
 # ---- the command ---------------------------------------------------------------------------------

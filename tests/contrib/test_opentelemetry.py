@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pynotify
 from forking import in_child
+from programs import ROOT, environment
+from receiving import PATIENCE, wait_until
 from requirement import require
 
 try:
@@ -23,6 +30,8 @@ except ImportError as missing:
     require("opentelemetry", str(missing))
 
 from pynotify.contrib.opentelemetry import Telemetry
+
+EXAMPLE = ROOT / "examples" / "adapters" / "opentelemetry_orders.py"
 
 
 class Spans:
@@ -322,3 +331,229 @@ def test_notifications_with_asyncio(segment_name: str, telemetry: Telemetry, spa
     asyncio.run(main())
     published, processed = spans.finished()
     assert processed.parent.span_id == published.context.span_id
+
+
+# ---- objects -------------------------------------------------------------------------------------
+
+OBJECTS: list[tuple[Any, int | None]] = [
+    ("grün", 5),
+    (bytes(30_000), 30_000),
+    ({"k": "v" * 20_000}, None),
+    (None, None),
+]
+"""And the size of their bodies, which JSON has none of."""
+
+
+@pytest.mark.parametrize("row", OBJECTS, ids=["text", "segments", "JSON", "null"])
+def test_an_object_carries_the_trace(
+    conn: pynotify.Connection,
+    segment_name: str,
+    telemetry: Telemetry,
+    spans: Spans,
+    row: tuple[Any, int | None],
+) -> None:
+    """Each of its listeners has a span, whose parent is the publisher's."""
+    obj, size = row
+    tracer = trace.get_tracer("test", tracer_provider=spans.provider)
+    with (
+        pynotify.connect(segment_name) as other,
+        pynotify.PubSub(conn) as first,
+        pynotify.PubSub(other) as second,
+    ):
+        for pubsub in (first, second):
+            pubsub.subscribe("orders")
+        with tracer.start_as_current_span("request"):
+            telemetry.publish_object(first, "orders", obj, headers={"kind": "x"})
+        for pubsub in (first, second):
+            (received,) = pubsub.ready()
+            assert (received.obj, received.headers["kind"]) == (obj, "x")
+            with telemetry.process_object(received) as span:
+                assert trace.get_current_span() is span
+    published, request, *processed = spans.finished()
+    assert (published.name, published.kind) == ("publish orders", trace.SpanKind.PRODUCER)
+    assert published.parent.span_id == request.context.span_id
+    body = {} if size is None else {"messaging.message.body.size": size}
+    assert dict(published.attributes) == {
+        "messaging.system": "pynotify",
+        "messaging.operation.name": "publish",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "orders",
+        **body,
+    }
+    assert len(processed) == 2
+    for span in processed:
+        assert (span.name, span.kind) == ("process orders", trace.SpanKind.CONSUMER)
+        assert span.parent.span_id == published.context.span_id
+        assert dict(span.attributes) == {
+            "messaging.system": "pynotify",
+            "messaging.operation.name": "process",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": "orders",
+            **body,
+        }
+
+
+def test_an_object_between_processes(
+    conn: pynotify.Connection, segment_name: str, telemetry: Telemetry, spans: Spans
+) -> None:
+    """Shared arrays as well."""
+    np = pytest.importorskip("numpy")
+
+    def child() -> str:
+        own = Spans()
+        with pynotify.connect(segment_name) as theirs, pynotify.PubSub(theirs) as publisher:
+            array = np.arange(1 << 17)
+            Telemetry(tracer_provider=own.provider).publish_object(publisher, "frames", array)
+        context = own.finished()[0].context
+        return f"{context.trace_id:x} {context.span_id:x}"
+
+    with pynotify.PubSub(conn) as pubsub:
+        pubsub.subscribe("frames")
+        expected = in_child(child)
+        (received,) = pubsub.ready()
+        with telemetry.process_object(received):
+            pass
+    (processed,) = spans.finished()
+    assert f"{processed.context.trace_id:x} {processed.parent.span_id:x}" == expected
+    assert processed.attributes["messaging.message.body.size"] == 8 << 17
+
+
+def test_a_handler_of_objects(
+    conn: pynotify.Connection, telemetry: Telemetry, spans: Spans, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it raises is recorded, and goes on, to PubSub; a Gap has no span."""
+    seen: list[Any] = []
+
+    def work(received: Any) -> None:
+        """Looks at it."""
+        seen.append((received.obj, trace.get_current_span().get_span_context().trace_id))
+        if received.obj == "bad":
+            raise ValueError(received.obj)
+
+    handle = telemetry.object_handler(work)
+    assert handle.__doc__ == "Looks at it."
+    with pynotify.PubSub(conn) as pubsub:
+        pubsub.subscribe("c")
+        pubsub.on("c", handle, received=True)
+        telemetry.publish_object(pubsub, "c", "bad")
+        telemetry.publish_object(pubsub, "c")
+        pubsub.publish("c", "without a context")
+        assert pubsub.run(0) == 3
+    gap = pynotify.Gap(1, "overflow")
+    handle(pynotify.pubsub.Received(None, gap, None))
+    bad, nothing, first, second, third = spans.finished()
+    assert first.parent.span_id == bad.context.span_id
+    assert first.status.status_code is trace.StatusCode.ERROR
+    assert second.parent.span_id == nothing.context.span_id
+    assert third.parent is None
+    traces = [span.context.trace_id for span in (first, second, third)]
+    expected = ["bad", None, "without a context", gap]
+    assert seen == list(zip(expected, [*traces, 0], strict=True))
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError]
+
+
+def test_objects_with_asyncio(segment_name: str, telemetry: Telemetry, spans: Spans) -> None:
+    seen: list[Any] = []
+
+    async def work(received: Any) -> None:
+        await asyncio.sleep(0)
+        seen.append((received.obj, trace.get_current_span().get_span_context().trace_id))
+
+    async def main() -> None:
+        async with (
+            await pynotify.AsyncConnection.connect(segment_name) as conn,
+            pynotify.AsyncPubSub(conn) as pubsub,
+        ):
+            await pubsub.subscribe("c")
+            pubsub.on("c", telemetry.object_handler(work), received=True)
+            await telemetry.publish_object_async(pubsub, "c", bytes(20_000))
+            await pubsub.run(0)
+
+    asyncio.run(main())
+    published, processed = spans.finished()
+    assert processed.parent.span_id == published.context.span_id
+    assert seen == [(bytes(20_000), published.context.trace_id)]
+
+
+def test_an_object_that_cannot_be_sent(
+    conn: pynotify.Connection, telemetry: Telemetry, spans: Spans
+) -> None:
+    with pynotify.PubSub(conn) as pubsub, pytest.raises(TypeError):
+        telemetry.publish_object(pubsub, "c", object())
+    (published,) = spans.finished()
+    assert published.status.status_code is trace.StatusCode.ERROR
+
+
+# ---- the example ---------------------------------------------------------------------------------
+
+
+class Role:
+    """A process of the example."""
+
+    def __init__(self, directory: Path, segment: str, *words: str) -> None:
+        self._output = directory / f"{words[0]}-{len(list(directory.iterdir()))}"
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, EXAMPLE, *words],
+                env={**environment(), "SEGMENT": segment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def spans(self) -> list[dict[str, Any]]:
+        """Those that are whole."""
+        lines = self._output.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def test_the_example(conn: pynotify.Connection, segment_name: str, tmp_path: Path) -> None:
+    """Each order is one trace, on all displays and with a packer, though one of four is killed."""
+    orders = range(200)
+    with contextlib.ExitStack() as stack:
+
+        def start(*words: str) -> Role:
+            role = Role(tmp_path, segment_name, *words)
+            stack.callback(role.end)
+            return role
+
+        displays = [start("display") for _ in range(2)]
+        packers = [start("packer") for _ in range(4)]
+        wait_until(lambda: conn.listeners("orders") == 2, "both displays listen")
+
+        def waiting() -> list[int]:
+            with pynotify.open(segment_name) as engine:
+                return [len(each.consumers) for topic in engine.topics() for each in topic.channels]
+
+        wait_until(lambda: waiting() == [4], "the packers are there")
+        shop = start("shop", *map(str, orders))
+        wait_until(packers[0].spans, "it packs")
+        packers[0].end()
+        assert shop.process.wait(PATIENCE) == 0
+
+        def packed() -> dict[int, dict[str, Any]]:
+            return {span["attributes"]["order"]: span for each in packers for span in each.spans()}
+
+        wait_until(lambda: packed().keys() == set(orders), "all is packed")
+        wait_until(lambda: all(len(each.spans()) == 200 for each in displays), "all is shown")
+        sent = shop.spans()
+        roots = [span for span in sent if span["name"] == "order"]
+        assert {span["parent_id"] for span in roots} == {None}
+        seen = [(packed(), "parcels")]
+        seen += [({span["attributes"]["order"]: span for span in each.spans()}, "orders")
+                 for each in displays]  # fmt: skip
+        for processed, name in seen:
+            published = [span for span in sent if span["name"] == f"publish {name}"]
+            assert {span["name"] for span in processed.values()} == {f"process {name}"}
+            for order, theirs, root in zip(orders, published, roots, strict=True):
+                ours = processed[order]
+                assert ours["parent_id"] == theirs["context"]["span_id"]
+                assert theirs["parent_id"] == root["context"]["span_id"]
+                assert ours["context"]["trace_id"] == root["context"]["trace_id"]
+        services = {each.spans()[0]["resource"]["attributes"]["service.name"]
+                    for each in (shop, packers[1], *displays)}  # fmt: skip
+        assert services == {"shop", "packer", "display"}

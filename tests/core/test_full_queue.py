@@ -239,6 +239,55 @@ class TestFiles:
         assert files_of(directory) == []
         assert engine.check().ok
 
+    @pytest.mark.parametrize("size", [10, 7999], ids=["small", "pages"])
+    def test_headers_come_back_with_their_messages(
+        self,
+        engine: pynotify.Engine,
+        connect: Connect,
+        directory: Path,
+        size: int,
+    ) -> None:
+        """Of none to more than a page, by each way of reading."""
+        slow, other, conn = (connect() for _ in range(3))
+        for listener in (slow, other):
+            listener.listen("c")
+        sent = []
+        while len(files_of(directory)) < 5:
+            number = len(sent)
+            length = (0, 30, 3_000, 30_000)[number % 4]
+            headers = {"n": str(number), "more": "v" * length} if length else {}
+            sent.append((f"{number:08}".ljust(size, "x"), headers))
+            conn.notify("c", sent[-1][0], headers=headers)
+        assert engine.stat().spilled_pages > 100
+        assert engine.check().ok
+        got = slow.poll(max=len(sent) // 3)
+        got += slow.poll()
+        batch = other.poll_batch()
+        for messages in (got, list(batch)):
+            assert [(m.payload, m.headers) for m in messages] == sent  # type: ignore[union-attr]
+        assert [batch.headers(index) for index in range(len(batch))] == [each for _, each in sent]
+        assert files_of(directory) == []
+
+    def test_headers_for_another_process_and_objects(
+        self,
+        engine: pynotify.Engine,
+        make_engine: EngineFactory,
+        remote: Callable[..., RemoteSession],
+        connect: Connect,
+    ) -> None:
+        """What was sent as several segments, with headers at the last, lies in several files."""
+        other, conn = remote(make_engine.name_of(engine)), connect()
+        other.listen("c")
+        with pynotify.PubSub(connect()) as slow, pynotify.PubSub(conn) as sender:
+            slow.subscribe("c")
+            for number in range(20):
+                sender.publish("c", bytes(100_000), headers={"n": str(number)})
+            assert engine.stat().spilled_pages > 100
+            heard = [(received.obj, received.headers) for received in slow.ready()]
+        assert heard == [(bytes(100_000), {"n": str(number)}) for number in range(20)]
+        found = [m.headers["n"] for m in other.poll() if m.headers]
+        assert found == [str(number) for number in range(20)]
+
     def test_all_of_max_queue_pages(self, connect: Connect) -> None:
         slow, conn = connect(), connect()
         slow.listen("c")

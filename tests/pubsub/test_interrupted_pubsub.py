@@ -139,6 +139,10 @@ def _reply(ground: Round) -> None:
 SENDING: dict[str, tuple[Callable[[Round], object], list[Any]]] = {
     "publish": (lambda ground: ground.pubsub.publish("answers", "1"), ["1"]),
     "large": (lambda ground: ground.pubsub.publish("answers", LARGE), [LARGE]),
+    "headers": (
+        lambda ground: ground.pubsub.publish("answers", LARGE, headers={"k": "v"}),
+        [LARGE],
+    ),
     "nothing": (lambda ground: ground.pubsub.publish("answers"), [None]),
     "reply": (_reply, ["to question"]),
 }

@@ -187,9 +187,9 @@ static void test_a_reservation_evicts_and_its_commit_does_not(void)
 /* ---- files ----------------------------------------------------------------------------------- */
 
 /* Several times the ring, large and small, to listeners that read at their own pace. */
-static void test_spilled_pages_come_back_in_order_once(void)
+static void come_back_in_order_once(bool headed)
 {
-    uint64_t seed = 4242;
+    uint64_t seed = 4242, sent_headed = 0;
     pn_options o = spilling(4096);
     o.max_payload = 250000;
     pn_engine *engine = test_engine(&o);
@@ -205,7 +205,9 @@ static void test_spilled_pages_come_back_in_order_once(void)
     for (int round = 0; round < 2000; round++) {
         uint64_t r = test_random(&seed);
         size_t n = r % 32 == 0 ? (r >> 8) % 250000 : (r >> 8) % 9000;
-        int rc = send_number(conn, "c", sent, n);
+        bool has = headed && r >> 40 & 1;
+        int rc = has ? send_headed(conn, "c", sent, n) : send_number(conn, "c", sent, n);
+        sent_headed += has;
         if (rc < 0)
             FAIL("commit %llu: %d: %s", (unsigned long long) sent, rc, pn_error_message());
         sent++;
@@ -226,6 +228,7 @@ static void test_spilled_pages_come_back_in_order_once(void)
     hear_all(slow[0], &h[0], 0);
     for (int k = 0; k < 3; k++) {
         CHECK_EQ(h[k].messages, sent);
+        CHECK_EQ(h[k].headed, sent_headed);
         CHECK_EQ(h[k].gaps, 0);
     }
     CHECK_EQ(count_files(), 0); /* the last of them took the files away */
@@ -241,6 +244,16 @@ static void test_spilled_pages_come_back_in_order_once(void)
     pn_conn_close(idle);
     pn_conn_close(conn);
     done(engine);
+}
+
+static void test_spilled_pages_come_back_in_order_once(void)
+{
+    come_back_in_order_once(false);
+}
+
+static void test_spilled_pages_come_back_with_their_headers(void)
+{
+    come_back_in_order_once(true);
 }
 
 /* All of max_queue_pages can be used, and then the policy decides. */
@@ -710,6 +723,7 @@ int main(void)
     RUN(test_delivered_and_lost_make_up_what_was_committed);
     RUN(test_a_reservation_evicts_and_its_commit_does_not);
     RUN(test_spilled_pages_come_back_in_order_once);
+    RUN(test_spilled_pages_come_back_with_their_headers);
     RUN(test_the_capacity_is_max_queue_pages);
     RUN(test_files_go_with_the_reader_that_needed_them);
     RUN(test_a_full_disk_is_queue_full);

@@ -86,6 +86,35 @@ static inline int send_number(pn_conn *conn, const char *channel, uint64_t i, si
     return pn_notify(conn, channel, strlen(channel), payload, n);
 }
 
+struct headers {
+    const unsigned char *at;
+    uint32_t len;
+};
+
+/* Those of number i: of any length, some beyond a page. */
+static inline struct headers headers_of(uint64_t i)
+{
+    static unsigned char bytes[PN_NOTIFY_HEADERS_MAX];
+    uint32_t n = (uint32_t) (i % 8 == 7 ? i * 7919 % sizeof bytes : i * 37 % 500) + 1;
+    memset(bytes, (int) (i * 17 % 241), n);
+    return (struct headers) {bytes, n};
+}
+
+static inline int send_headed(pn_conn *conn, const char *channel, uint64_t i, size_t n)
+{
+    struct headers headers = headers_of(i);
+    uint32_t len = (uint32_t) make(i, n);
+    uint64_t queued;
+    const pn_notify_in in = {.channel = channel,
+                             .channel_len = strlen(channel),
+                             .payloads = payload,
+                             .lens = &len,
+                             .n = 1,
+                             .headers = headers.at,
+                             .headers_len = headers.len};
+    return pn_notify_headers(conn, NULL, &in, &queued);
+}
+
 /* Send until it fails, and how. */
 static inline int fill_up(pn_conn *conn, uint64_t *sent, size_t n)
 {
@@ -110,9 +139,21 @@ static inline uint64_t number_at(const pn_batch *b, size_t k)
     return i;
 }
 
+/* Whether message k has headers, which are those of its number. */
+static inline bool is_headed(const pn_batch *b, size_t k, uint64_t i)
+{
+    if (b->with_headers == 0 || b->headers_offset[k + 1] == b->headers_offset[k])
+        return false;
+    struct headers headers = headers_of(i);
+    CHECK_EQ(b->headers_offset[k + 1] - b->headers_offset[k], headers.len);
+    if (memcmp(b->headers + b->headers_offset[k], headers.at, headers.len) != 0)
+        FAIL("the headers of message %llu are garbage", (unsigned long long) i);
+    return true;
+}
+
 /* What a listener has got so far: numbers rise by one, but over gaps. */
 struct heard {
-    uint64_t next, messages, gaps, missed;
+    uint64_t next, messages, headed, gaps, missed;
     uint32_t reason;
     bool jumps; /* the last thing was a gap */
 };
@@ -137,6 +178,7 @@ static inline int64_t hear(pn_conn *conn, struct heard *h, uint64_t max)
             FAIL("message %llu instead of %llu, and no gap", (unsigned long long) i,
                  (unsigned long long) h->next);
         CHECK(i >= h->next);
+        h->headed += is_headed(b, k, i);
         h->next = i + 1;
         h->jumps = false;
         h->messages++;

@@ -32,16 +32,6 @@ if TYPE_CHECKING:
 _STANDARD_INPUT = "-"
 
 
-def _header(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError
-    return name, value
-
-
-_header.__name__ = "NAME=VALUE"
-
-
 def _add_publish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", metavar="TOPIC", help="a topic; made if need be")
     parser.add_argument(
@@ -63,7 +53,7 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ttl", type=arguments.positive_seconds, metavar="S", help="after which it no longer is"
     )
-    parser.add_argument("--header", type=_header, action="append", default=[], metavar="NAME=VALUE")
+    arguments.add_header(parser, "each message")
     arguments.add_json(parser, "a list of the ids")
 
 
