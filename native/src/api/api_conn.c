@@ -132,6 +132,7 @@ static void release_slot(pn_conn *conn)
     else if (watched)
         pn_watch_tell(conn->seg, conn->slot);
     pn_procsignal_unregister(conn); /* last: until here a signal may be on its way */
+    pn_procsignal_pass_on(conn->seg, 0); /* instead of the handler, which has found no slot */
 }
 
 PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_len, int signo,

@@ -33,6 +33,7 @@ struct pn_watch {
     pn_atomic_u32 seen;     /* `members` of the segment before the last walk */
     pn_atomic_u64 retry_at; /* a takeover could not get the lock: CLOCK_MONOTONIC ns, or 0 */
     int64_t pause_ns;       /* before that */
+    pn_atomic_u64 check_at; /* look at the pidfds again: CLOCK_MONOTONIC_COARSE ns */
     pn_atomic_u32 complete; /* all are watched that should be */
     pn_atomic_u32 lost;     /* so is epfd, and all in it (lost.c).  W: process lock held */
     bool in_epfd;           /* epfd is in conn->epfd, which is for fileno() */

@@ -159,12 +159,15 @@ void pn_close_if_ours(int fd, enum pn_fd_kind kind)
         close(fd);
 }
 
-/* Another one by now is the host's, or of another process; without an id it is believed. */
+bool pn_is_pidfd(int fd, uint64_t id)
+{
+    return id == 0 ? pn_is_kind(fd, PN_KIND_PIDFD) : fd >= 0 && pn_os_pidfd_id(fd) == id;
+}
+
+/* Another one by now is the host's, or of another process. */
 void pn_close_pidfd(int fd, uint64_t id)
 {
-    if (id == 0)
-        pn_close_if_ours(fd, PN_KIND_PIDFD);
-    else if (fd >= 0 && pn_os_pidfd_id(fd) == id)
+    if (pn_is_pidfd(fd, id))
         close(fd);
 }
 

@@ -22,11 +22,13 @@
  *    reaches finds many messages instead of one.  It is the handler that does it, not wait(): it
  *    runs at once, however busy the program is.  Signals that meet are one, and their handler
  *    passes on once; but since it does that after it has taken the flags, each flag that was set is
- *    followed by a look at deferred[], and the chain ends only when that is empty.  Only a notifier
- *    in a stream, that is one that committed less than a millisecond ago, does so; and the next
- *    process to commit signals what has stood in deferred[] for longer than that, since the
- *    processes that were signalled may be stopped.  A process that dies with a claimed bit is like
- *    a notifier that dies before its signal: `owed` stays.
+ *    followed by a look at deferred[], and the chain ends only when that is empty.  A handler that
+ *    comes after its slot was freed finds no flag, so close() passes on: no commit that counts on
+ *    the slot comes after that (chain.pml).  Only a notifier in a stream, that is one that
+ *    committed less than a millisecond ago, defers; and the next process to commit signals what has
+ *    stood in deferred[] for longer than that, since the processes that were signalled may be
+ *    stopped, or without descriptors.  A process that dies with a claimed bit is like a notifier
+ *    that dies before its signal: `owed` stays.
  */
 #define _GNU_SOURCE
 #include "wakeup/send.h"
@@ -277,9 +279,10 @@ int pn_send_end(struct pn_send_run *run)
 
 /* ---- the chain ------------------------------------------------------------------------------- */
 
-/* One deferred slot: as pn_procsignal_send, but without locks and caches.  As signal_if_there(). */
-static int send_deferred(struct pn_segment *seg, uint32_t slot)
+/* As pn_procsignal_send, but without locks and caches.  As signal_if_there(). */
+static int send_deferred(const struct pn_send_run *run, uint32_t slot)
 {
+    struct pn_segment *seg = run->seg;
     struct QueueBackendStatus *backend = &seg->backend[slot];
     uint32_t generation = pn_load_acquire(&backend->generation);
     int32_t pid = pn_load_relaxed(&backend->pid);
@@ -288,8 +291,11 @@ static int send_deferred(struct pn_segment *seg, uint32_t slot)
         return 0;
     int pidfd = pn_os_pidfd_open(pid);
     if (pidfd < 0)
-        return pidfd;
-    pn_store_release(&backend->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
+        return pidfd; /* before any flag: with one, a foreign raise() may be taken for ours */
+    for (uint32_t i = 0; i < run->n; i++)
+        set_flag(seg, run->slot[i]);
+    if (run->n > 1)
+        PN_CRASH("chain:flags");
     int rc = signal_if_there(seg, slot, generation, pid, pidfd, true);
     close(pidfd);
     return rc;
@@ -343,12 +349,8 @@ static int send_deferred_run(const struct pn_send_run *run)
     struct pn_segment *seg = run->seg;
     const uint32_t *slot = run->slot;
     bool told = false;
-    for (uint32_t i = 1; i < run->n; i++)
-        set_flag(seg, slot[i]);
-    if (run->n > 1)
-        PN_CRASH("chain:flags");
     for (uint32_t i = 0; i < run->n && !told; i++) {
-        rc = send_deferred(seg, slot[i]);
+        rc = send_deferred(run, slot[i]);
         told = rc == 1 && is_of(seg, slot[i], run->pid, run->signo);
         if (pn_is_short(rc)) { /* for a committer, which may give a descriptor up */
             for (; i < run->n; i++)

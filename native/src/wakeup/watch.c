@@ -49,6 +49,10 @@
  *    not told.  A takeover signals every slot that is owed a signal, also those of connections
  *    without a seat.  One shared set would not do: the kernel lets 500 sets have it, and 100 if
  *    they are in an event loop's set in turn.
+ * 9. A pidfd that the program closes leaves the set, and tells nothing more.  So they are looked at
+ *    before a sleep, at most every PN_CHECK_NS, and at each walk; one that is not what it was is
+ *    forgotten, not closed, and opened again, in the set that is known to be ours still.  It is not known when it was closed: the process
+ *    that it was of may be dead by now, and the walk finds that by its liveness byte.
  */
 #define _GNU_SOURCE
 #include "wakeup/watch.h"
@@ -65,6 +69,7 @@
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "segment/lockfile.h"
+#include "wakeup/latch.h"
 #include "wakeup/send.h"
 
 #define PN_WATCHERS     3U /* processes that watch all others */
@@ -72,6 +77,7 @@
 #define PN_TAKEOVER_NS  2000000LL
 #define PN_RETRY_MIN_NS 5000000LL
 #define PN_RETRY_MAX_NS 500000000LL
+#define PN_CHECK_NS     50000000LL
 
 /* ---- what is owed ------------------------------------------------------------------------ */
 
@@ -308,6 +314,62 @@ static void forget_others(struct pn_watch *w)
         }
 }
 
+static bool was_closed(const struct pn_neighbour *neighbour)
+{
+    return !neighbour->dead && !pn_is_pidfd(neighbour->fd, neighbour->id);
+}
+
+static bool any_was_closed(const struct pn_watch *w)
+{
+    bool any = false;
+    for (uint32_t k = 0; k < w->n; k++)
+        any = any || was_closed(&w->neighbour[k]);
+    return any;
+}
+
+/* It has a pidfd of ours, or is in a set that is ours. */
+static bool set_is_ours(const struct pn_conn *conn)
+{
+    const struct pn_watch *w = &conn->watch;
+    int set = pn_load_relaxed(&w->epfd);
+    for (uint32_t k = 0; k < w->n; k++)
+        if (!w->neighbour[k].dead && !was_closed(&w->neighbour[k]))
+            return pn_is_in_set(set, w->neighbour[k].fd, (uint64_t) w->neighbour[k].fd);
+    return pn_is_kind(set, PN_KIND_EPOLL) &&
+           (pn_latch_watches(conn, set) || (w->in_epfd && pn_is_in_set(conn->epfd, set, 0)));
+}
+
+/* What has the number of one by now is not in the set, or was put there by us. */
+static void forget_closed(struct pn_conn *conn)
+{
+    struct pn_watch *w = &conn->watch;
+    if (!any_was_closed(w))
+        return;
+    if (!set_is_ours(conn)) {
+        pn_fetch_add(&pn_files_lost, 1); /* all may be lost: lost.c has to look first */
+        return;
+    }
+    for (uint32_t k = 0; k < w->n;)
+        if (was_closed(&w->neighbour[k]))
+            w->neighbour[k] = w->neighbour[--w->n];
+        else
+            k++;
+}
+
+static bool to_be_checked(const struct pn_watch *w)
+{
+    return (uint64_t) pn_now_coarse_ns() >= pn_load_relaxed(&w->check_at);
+}
+
+static void look_for_closed(struct pn_watch *w)
+{
+    if (!to_be_checked(w))
+        return;
+    pn_store_relaxed(&w->check_at, (uint64_t) (pn_now_coarse_ns() + PN_CHECK_NS));
+    if (any_was_closed(w))
+        pn_store_seq_cst(&w->stale, 1);
+}
+
 /* True: it was the first walk, so processes that came during it have not told us (3). */
 static bool walk_once(struct pn_conn *conn)
 {
@@ -319,6 +381,7 @@ static bool walk_once(struct pn_conn *conn)
     pn_store_relaxed(&w->retry_at, 0);
     pn_store_relaxed(&w->seen, pn_load_acquire(&conn->seg->ctl->members));
     reap_dead(conn);
+    forget_closed(conn);
     pn_store_relaxed(&w->complete, 1);
     for (uint32_t k = 0; k < w->n; k++)
         w->neighbour[k].keep = false;
@@ -425,6 +488,7 @@ static void forget_lost(struct pn_conn *conn)
 void pn_watch_arm_receiving(struct pn_conn *conn)
 {
     forget_lost(conn);
+    look_for_closed(&conn->watch);
     if (!listens(conn) || !due(conn) || pn_watch_open(conn) != 0)
         return;
     join_descriptor(conn);
@@ -433,7 +497,8 @@ void pn_watch_arm_receiving(struct pn_conn *conn)
 
 void pn_watch_arm(struct pn_conn *conn)
 {
-    if (pn_load_relaxed(&conn->watch.lost) == 0 && (!listens(conn) || !due(conn)))
+    if (pn_load_relaxed(&conn->watch.lost) == 0 &&
+        (!listens(conn) || (!due(conn) && !to_be_checked(&conn->watch))))
         return;
     pthread_mutex_lock(&conn->recv_mutex);
     pn_watch_arm_receiving(conn);

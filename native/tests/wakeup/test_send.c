@@ -2,6 +2,7 @@
 #include "engine.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/timerfd.h>
 
 #include "backend/backend.h"
@@ -234,6 +235,84 @@ static void test_our_own_are_no_heads(void)
     end();
 }
 
+/* Signalled, but its handler never runs: it closes before. */
+static void closes_unheard(void *arg)
+{
+    (void) arg;
+    sigset_t blocked;
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "c");
+    asleep(conn);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    CHECK_EQ(pthread_sigmask(SIG_BLOCK, &blocked, NULL), 0);
+    test_tell(up);
+    test_hear(down);
+    pn_conn_close(conn);
+    test_tell(up);
+    test_hear(down); /* a process that ends tells those that watch it */
+}
+
+/* Both heads of the chain close before their handlers run (chain.pml). */
+static void test_a_listener_that_closes_passes_on(void)
+{
+    pid_t pid[PN_CHAIN + 1];
+    int one = 1;
+    begin();
+    for (int i = 0; i < PN_CHAIN; i++) {
+        pid[i] = spawn(closes_unheard, NULL);
+        test_hear(up);
+    }
+    pid[PN_CHAIN] = spawn(many, &one);
+    test_hear(up);
+    /* so that it is not told that its neighbours go */
+    pn_store_relaxed(&test_inside()->backend[PN_CHAIN + 1].watches, 0);
+    uint64_t before = test_stat(engine).signals_sent;
+    in_a_stream();
+    CHECK_OK(test_notify(mine, "c", "x"));
+    CHECK_EQ(test_stat(engine).signals_sent, before + PN_CHAIN); /* none of them to the third */
+    for (int i = 0; i < PN_CHAIN; i++)
+        test_tell(down);
+    for (int i = 0; i <= PN_CHAIN; i++)
+        test_hear(up);
+    for (int i = 0; i <= PN_CHAIN; i++)
+        test_tell(down);
+    for (int i = 0; i <= PN_CHAIN; i++)
+        CHECK_CHILD(pid[i], 0);
+    end();
+}
+
+/* A flag without a signal would have a foreign raise() be taken for ours. */
+static void test_without_a_descriptor_no_flag_is_set(void)
+{
+    enum { SOME = 5 };
+    int some = SOME;
+    struct rlimit before, none;
+    begin();
+    struct pn_segment *seg = test_inside();
+    pid_t pid = spawn(many, &some);
+    test_hear(up);
+    for (uint32_t slot = 1; slot <= SOME; slot++)
+        pn_fetch_or(&seg->owed[0], 1ULL << slot);
+    pn_store_relaxed(&seg->ctl->deferred_at, 1);
+    pn_fetch_or(&seg->deferred[0], ((1ULL << SOME) - 1) << 1);
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    pn_procsignal_pass_on(seg, 0);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    CHECK_EQ(pn_load_relaxed(&seg->deferred[0]), ((1ULL << SOME) - 1) << 1);
+    for (uint32_t slot = 1; slot <= SOME; slot++)
+        CHECK_EQ(pn_load_relaxed(&seg->backend[slot].pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT]), 0);
+    CHECK_OK(test_notify(mine, "c", "x"));
+    pn_procsignal_pass_on(seg, 0);
+    test_hear(up);
+    test_tell(down);
+    CHECK_CHILD(pid, 0);
+    end();
+}
+
 int main(void)
 {
     test_watchdog(60);
@@ -242,5 +321,7 @@ int main(void)
     RUN(test_the_next_one_is_tried);
     RUN(test_our_own);
     RUN(test_our_own_are_no_heads);
+    RUN(test_a_listener_that_closes_passes_on);
+    RUN(test_without_a_descriptor_no_flag_is_set);
     return tests_done();
 }

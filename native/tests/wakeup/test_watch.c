@@ -8,7 +8,10 @@
 #endif
 #include "engine.h"
 
+#include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 
 #include "receive/receive.h"
@@ -70,6 +73,20 @@ static bool sees(const pn_conn *conn, pid_t pid)
         if (conn->watch.neighbour[k].pid == pid && !conn->watch.neighbour[k].dead)
             return true;
     return false;
+}
+
+/* As the kernel says. */
+static pid_t target(int pidfd)
+{
+    char path[64], line[256];
+    int pid = -1;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+    FILE *info = fopen(path, "re");
+    CHECK(info != NULL);
+    while (pid < 0 && fgets(line, sizeof line, info) != NULL)
+        sscanf(line, "Pid: %d", &pid);
+    fclose(info);
+    return pid;
 }
 
 static bool readable(pn_conn *conn)
@@ -415,6 +432,72 @@ static void test_a_forked_child_does_not_keep_the_dead_readable(void)
     end();
 }
 
+static int pidfd_of(const pn_conn *conn, pid_t pid)
+{
+    for (uint32_t k = 0; k < conn->watch.n; k++)
+        if (conn->watch.neighbour[k].pid == pid)
+            return conn->watch.neighbour[k].fd;
+    FAIL("process %d is not watched", (int) pid);
+}
+
+static int another_pidfd(void)
+{
+    return (int) syscall(SYS_pidfd_open, getpid(), 0);
+}
+
+static int a_latch(void)
+{
+    return eventfd(0, EFD_CLOEXEC);
+}
+
+/* The program closes descriptors that are not its own, and gets their numbers. */
+static void a_closed_pidfd(int (*reuse)(void), bool by_descriptor, bool alone)
+{
+    begin();
+    pid_t pid = start(true), other = alone ? -1 : start(true);
+    pn_conn *conn = watcher();
+    if (by_descriptor)
+        CHECK(!readable(conn));
+    else
+        walk_again(conn); /* makes the set that it sleeps on */
+    int fd = pidfd_of(conn, pid);
+    close(fd);
+    if (reuse != NULL)
+        CHECK_EQ(reuse(), fd);                  /* the lowest that is free */
+    pn_store_relaxed(&conn->watch.check_at, 0); /* it is time */
+    if (by_descriptor)
+        CHECK_POLL(conn, "");
+    else
+        walk_again(conn);
+    CHECK(sees(conn, pid) && (alone || sees(conn, other)));
+    CHECK_EQ(target(pidfd_of(conn, pid)), pid);
+    if (reuse != NULL)
+        CHECK(pidfd_of(conn, pid) != fd && fcntl(fd, F_GETFD) >= 0); /* the program's */
+    no_slow_timer(conn);
+    end_process(pid);
+    if (by_descriptor)
+        CHECK(readable(conn));
+    else
+        CHECK_EQ(test_wait(conn, 1000000000LL * 30), -EINTR);
+    CHECK_POLL(conn, "");
+    CHECK(!claimed(0));
+    if (!alone)
+        end_process(other);
+    if (reuse != NULL)
+        CHECK_EQ(close(fd), 0);
+    pn_conn_close(conn);
+    end();
+}
+
+static void test_a_pidfd_that_the_program_has_closed_is_opened_again(void)
+{
+    for (int which = 0; which < 4; which++) {
+        a_closed_pidfd(NULL, which & 1, which & 2);
+        a_closed_pidfd(a_latch, which & 1, which & 2);
+        a_closed_pidfd(another_pidfd, which & 1, which & 2);
+    }
+}
+
 /* ---- telling --------------------------------------------------------------------------------- */
 
 static void test_a_watcher_that_goes_or_unlistens_hands_over_those_behind_it(void)
@@ -630,6 +713,7 @@ int main(void)
     RUN(test_a_takeover_that_cannot_have_the_lock_is_tried_again);
     RUN(test_a_sleeper_tries_again);
     RUN(test_a_forked_child_does_not_keep_the_dead_readable);
+    RUN(test_a_pidfd_that_the_program_has_closed_is_opened_again);
     RUN(test_a_watcher_that_goes_or_unlistens_hands_over_those_behind_it);
     RUN(test_a_sleeper_walks_on_when_the_end_of_its_walk_goes);
     RUN(test_telling_is_not_counted_as_a_wake_up);
