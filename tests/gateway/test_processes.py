@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,24 @@ def test_two_hundred_kills(
     assert engine.check().ok
 
 
+def descriptors(pid: int) -> Counter[str]:
+    """What the descriptors of a process are, with how many of each."""
+    kinds: Counter[str] = Counter()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed after it had been listed
+            kinds[re.sub(r"(socket|pipe):.*", r"\1", os.readlink(fd))] += 1
+    return kinds
+
+
+def descriptors_of_clients(pid: int) -> list[int]:
+    """How many there are of each kind that a client has, and the gateway, too.
+
+    A slot is free before its descriptors are closed.
+    """
+    kinds = descriptors(pid)
+    return [kinds[kind] for kind in ("socket", "anon_inode:[eventpoll]", "anon_inode:[timerfd]")]
+
+
 def test_hundreds_of_clients_and_no_leak(
     make_engine: EngineFactory, new_gateway_process: NewGatewayProcess
 ) -> None:
@@ -119,18 +138,9 @@ def test_hundreds_of_clients_and_no_leak(
         require("descriptors", f"only {hard} file descriptors")
     engine = make_engine(max_backends=512)
     gateway = new_gateway_process(engine)
-    fds = Path(f"/proc/{gateway.pid}/fd")
+    before = descriptors_of_clients(gateway.pid)
 
-    def sockets() -> int:
-        n = 0
-        for fd in fds.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # it is closed meanwhile
-                n += os.readlink(fd).startswith("socket:")
-        return n
-
-    before = sockets()
-
-    def all_come_and_go() -> int:
+    def all_come_and_go() -> Counter[str]:
         with contextlib.ExitStack() as stack:
             clients = [stack.enter_context(gateway.client()) for _ in range(300)]
             for client in clients:
@@ -138,8 +148,8 @@ def test_hundreds_of_clients_and_no_leak(
             clients[0].ask("NOTIFY a, 'to all'")
             assert all(client.notification().payload == "to all" for client in clients[1:])
         wait_until(lambda: not engine.stat().backends, "they are gone")
-        wait_until(lambda: sockets() == before, "their sockets are closed")
-        return len(list(fds.iterdir()))
+        wait_until(lambda: descriptors_of_clients(gateway.pid) == before, "they are closed")
+        return descriptors(gateway.pid)
 
     # A process keeps the lock files of the slots that it has ever had: one for 64 of them.
     assert all_come_and_go() == all_come_and_go()
@@ -164,7 +174,7 @@ def test_a_thousand_clients_and_a_hundred_thousand_connections(
     engine = make_engine(max_backends=2048)
     limited = ("prlimit", f"--nofile=1024:{hard}", sys.executable, "-m", "pynotify", "gateway")
     gateway = new_gateway_process(engine, program=limited)
-    fds = Path(f"/proc/{gateway.pid}/fd")
+    before = descriptors_of_clients(gateway.pid)
     script = gateway.directory / "script.sql"
     script.write_text("NOTIFY a;\n")
 
@@ -173,6 +183,7 @@ def test_a_thousand_clients_and_a_hundred_thousand_connections(
         command += ["-h", str(gateway.directory), "-p", gateway.path.suffix[1:], "-U", "me"]
         subprocess.run([*command, "default"], capture_output=True, check=True)
         wait_until(lambda: not engine.stat().backends, "they are gone")
+        wait_until(lambda: descriptors_of_clients(gateway.pid) == before, "they are closed")
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
@@ -185,9 +196,9 @@ def test_a_thousand_clients_and_a_hundred_thousand_connections(
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     connect_many(10_000)
-    descriptors, memory = len(list(fds.iterdir())), anonymous_kib(gateway.pid)
+    kept, memory = descriptors(gateway.pid), anonymous_kib(gateway.pid)
     connect_many(90_000)
-    assert len(list(fds.iterdir())) == descriptors
+    assert descriptors(gateway.pid) == kept
     assert anonymous_kib(gateway.pid) < memory + 1024
 
 
