@@ -15,9 +15,43 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
+# What no message passes through, and no wait: compiled to be small.  The first are what cffi
+# makes of the headers (native/ffi_build.py), of which what is called for a message is not part.
+SMALL = (
+    "pynotify._native",
+    "native/gateway/guc.c",
+    "native/gateway/terms.c",
+    "native/src/api/api_channels.c",
+    "native/src/api/api_dir.c",
+    "native/src/api/api_stat.c",
+    "native/src/files/latency_names.c",
+    "native/src/files/segfile.c",
+    "native/src/files/topic_log_replay.c",
+    "native/src/recovery/",
+    "native/src/segment/dirlock.c",
+    "native/src/segment/identity.c",
+    "native/src/segment/lockfile.c",
+    "native/src/segment/segment.c",
+    "native/src/topic/attach.c",
+    "native/src/topic/open.c",
+    "native/src/topic/restore.c",
+    "native/src/topic/settings.c",
+)
+
 
 class BuildExt(build_ext):
     """The two extensions compile the same files with other flags: each gets its own objects."""
+
+    def build_extensions(self) -> None:
+        compile_one = self.compiler._compile  # noqa: SLF001, the one place that knows the file
+
+        def compile_small(obj, src, ext, cc_args, postargs, pp_opts):  # type: ignore[no-untyped-def]  # noqa: PLR0917
+            generated = os.path.relpath(src, self.build_temp).startswith(SMALL)
+            small = ["-Os"] if generated or src.startswith(SMALL) else []
+            return compile_one(obj, src, ext, cc_args, [*postargs, *small], pp_opts)
+
+        self.compiler._compile = compile_small  # noqa: SLF001
+        super().build_extensions()
 
     def build_extension(self, ext: Extension) -> None:
         own = copy.copy(self)  # extensions may be built in parallel

@@ -13,6 +13,8 @@ in LD_PRELOAD.
 """
 
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import cffi
@@ -24,6 +26,40 @@ HEADERS = [
     ROOT / "native" / "include" / "pynotify_gateway.h",
 ]
 
+# Functions that Python calls by other ways, or not at all: they get no wrapper, which is half a
+# kilobyte each.  tests/project/test_packaging.py compares this with what the package calls.
+C_ONLY = (
+    "pn_batch_free",
+    "pn_batch_new",
+    "pn_conn_channel",
+    "pn_conn_claim",
+    "pn_conn_close",
+    "pn_conn_join",
+    "pn_conn_listening",
+    "pn_conn_unread",
+    "pn_consumer_close",
+    "pn_consumer_get",
+    "pn_consumer_ref",
+    "pn_engine_close",
+    "pn_generation_changed_ns",
+    "pn_generation_value",
+    "pn_group_begin",
+    "pn_group_close",
+    "pn_group_fileno",
+    "pn_group_next",
+    "pn_group_open",
+    "pn_message_deadline",
+    "pn_notify",
+    "pn_notify_many",
+    "pn_open",
+    "pn_set_wakeup_fd",
+    "pn_sleep",
+    "pn_topic_channel_find",
+    "pn_topic_find",
+    "pn_txn_abort",
+    "pn_txn_commit",
+)
+
 # setuptools wants relative paths; it is always run in the project's root.
 INCLUDE_DIRS = ["native/include", "native/src"]
 COMPILE_ARGS = [
@@ -32,11 +68,13 @@ COMPILE_ARGS = [
     "-fno-semantic-interposition",
     "-fno-plt",
     "-fvisibility=hidden",
+    "-ffunction-sections",
+    "-fdata-sections",
     "-Wall",
     "-Wextra",
     "-pthread",
 ]
-LINK_ARGS = ["-pthread"]
+LINK_ARGS = ["-pthread", "-Wl,--gc-sections"]
 
 
 def read_sources() -> list[str]:
@@ -62,7 +100,17 @@ def read_declarations() -> str:
         if not (begin and end):
             raise SystemExit(f"{header}: nothing between the comments cffi:begin and cffi:end")
         found.append(declarations)
-    return "".join(found)
+    return without("".join(found), C_ONLY)
+
+
+def without(declarations: str, names: Iterable[str]) -> str:
+    """The declarations less these functions."""
+    text = re.sub(r"/\*.*?\*/", "", declarations, flags=re.DOTALL)
+    for name in names:
+        text, times = re.subn(rf"(?<=[;}}\n])[^;{{}}]*\b{name}\s*\([^;{{}}]*\);", "", text)
+        if times != 1:
+            raise SystemExit(f"{name} is declared {times} times")
+    return text
 
 
 def read_headers() -> list[str]:
@@ -97,7 +145,8 @@ def make_builder(module: str, macros: list[tuple[str, str | None]], asserts: boo
         depends=read_headers(),
         include_dirs=INCLUDE_DIRS,
         # distutils puts the latter behind the former, and behind the flags of Python itself
-        define_macros=[*macros, ("NDEBUG", None)],
+        # PN_API: nothing links to the module, so the linker may leave out what nothing in it calls
+        define_macros=[*macros, ("PN_API", ""), ("NDEBUG", None)],
         undef_macros=["NDEBUG"] if asserts else [],
         libraries=["rt"],
         extra_compile_args=COMPILE_ARGS + sanitizers,

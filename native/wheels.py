@@ -4,13 +4,13 @@
    targets. Python's headers are those of this machine: the stable ABI is the same on all of them.
 2. Each wheel is checked: which symbols of glibc it needs, what it links to, that it is for the
    machine it says, stripped, and keeps to the stable ABI.
-3. The one for this machine is installed where there is no compiler, and tried. That for another
-   processor and glibc is tried in qemu, with a Python of Debian's (foreign.py). Of those for musl,
-   for which there is no Python to be had, the native tests are cross-built and run, for other
-   processors in qemu: which cannot take a robust mutex from a dead thread, so that some are left
-   out there, and some fail.
+3. Each is tried (``SMOKE``) where there is no compiler. The one for this machine by the Python that
+   made it and by newer ones; those for another processor in qemu with Debian's Python; those for
+   musl with a Python that is compiled for it from Debian's source (foreign.py).
+4. For musl the native tests are cross-built and run, too, for other processors in qemu: which
+   cannot take a robust mutex from a dead thread, so that some are left out there, and some fail.
 
-What was not run is said at the end.
+A table at the end says what was run on which platform, and what was not.
 """
 
 from __future__ import annotations
@@ -26,16 +26,22 @@ import tempfile
 import time
 import venv
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 
+import foreign
 from elftools.elf.elffile import ELFFile
-from foreign import Foreign, NoSuchPython
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = Path(sys.executable).parent
 GLIBC = (2, 28)
+#: Without -O the linker keeps what nothing calls; and Zig's run-time library has a memcpy() and
+#: memcmp() of its own, where the C library's know the processor.
+LINKING = "-O2 -rtlib=none"
+#: What the module shows: its two inits.
+EXPORTED = {"PyInit__native", "PyInit__hot"}
 #: Zig's own C library has another malloc() and fallocate() than musl in programs that are static.
 NOT_MUSL_S = ("test_no_memory", "test_segment")
 #: qemu-user has no robust mutexes, and these are about nothing else.
@@ -83,14 +89,28 @@ assert pathlib.Path(pynotify.__file__).with_name("py.typed").exists()
 
 
 @dataclass
+class Row:
+    """Of the table: what ran, what was run, and what was not."""
+
+    what: str
+    run: str = ""
+    not_run: str = ""
+
+
+@dataclass
 class Platform:
     """One wheel: Zig's name of the target, the tag, and what became of it."""
 
     target: str
     tag: str
     machine: str
-    done: list[str] = field(default_factory=list)
-    not_run: str = ""
+    rows: list[Row] = field(default_factory=list)
+
+    def ran(self, what: str, run: str, not_run: str = "") -> None:
+        self.rows.append(Row(what, run, not_run))
+
+    def did_not_run(self, what: str, why: str) -> None:
+        self.rows.append(Row(what, "", why))
 
     @property
     def is_musl(self) -> bool:
@@ -126,15 +146,19 @@ def compiler(target: str) -> str:
     return f"{sys.executable} -m ziglang cc -target {target}"
 
 
+def archiver() -> str:
+    return f"{sys.executable} -m ziglang ar"
+
+
 def build(sdist: Path, each: Platform, out: Path) -> Path:
     """The wheel, under its tag."""
     cc = compiler(each.target)
     environment = {
         **os.environ,
         "CC": cc,
-        "LDSHARED": f"{cc} -shared",
+        "LDSHARED": f"{cc} -shared {LINKING}",
         "LDFLAGS": "-s",
-        "AR": f"{sys.executable} -m ziglang ar",
+        "AR": archiver(),
         "_PYTHON_HOST_PLATFORM": f"linux-{each.machine}",
     }
     with tempfile.TemporaryDirectory() as place:
@@ -155,6 +179,9 @@ def check(wheel: Path, each: Platform) -> None:
     machine = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}[elf.header["e_machine"]]
     assert machine == each.machine, f"{wheel.name} is for {machine}"
     assert elf.get_section_by_name(".symtab") is None, f"{wheel.name} is not stripped"
+    symbols = elf.get_section_by_name(".dynsym").iter_symbols()
+    defined = {one.name for one in symbols if one.entry.st_shndx != "SHN_UNDEF"}
+    assert defined == EXPORTED, f"{wheel.name} exports {defined - EXPORTED}"
     needed = {tag.needed for tag in elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")}
     if each.is_musl:
         # musl's loader is all of these itself
@@ -165,7 +192,8 @@ def check(wheel: Path, each: Platform) -> None:
         assert found is not None, said
         assert (int(found[1]), int(found[2])) <= GLIBC, said
     run(TOOLS / "abi3audit", "--strict", wheel)
-    each.done.append(f"checked, {len(data) >> 10} KiB: {contents(elf)}")
+    wheel_kib = wheel.stat().st_size >> 10
+    each.ran("checked", f"wheel {wheel_kib} KiB, module {len(data) >> 10}: {contents(elf)}")
 
 
 def contents(elf: ELFFile) -> str:
@@ -194,47 +222,84 @@ def smoke(wheel: Path, each: Platform, bill: Path) -> None:
         took = time.monotonic() - begin
         run(python, "-c", SMOKE, cwd=place, env=environment)
         said = run(python, "-c", SMOKE, cwd=place, env=environment).strip()
-        each.done.append(f"installed without a compiler in {took:.1f} s and tried, {said}")
+        name = f"CPython {platform.python_version()}"
+        each.ran(name, f"installed without a compiler in {took:.1f} s, tried, {said}")
         run(python, "-m", "pip", "uninstall", *options[:2], "--yes", "pip", "setuptools")
         listed = ("environment", python, "--pyproject", ROOT / "pyproject.toml")
         run(TOOLS / "cyclonedx-py", *listed, "--output-reproducible", "--output-file", bill)
-        each.done.append(f"bill of materials: {bill.name}")
-        for other in other_pythons():
-            newer = Path(place) / other.name
-            run(other, "-m", "venv", newer)
-            run(newer / "bin" / "python", "-m", "pip", "install", *options, wheel, env=environment)
-            run(newer / "bin" / "python", "-c", SMOKE, cwd=place, env=environment)
-            each.done.append(f"tried with {other.name}")
 
 
-def foreign_smoke(wheel: Path, each: Platform) -> None:
-    """The same in qemu; what cannot be run is not what is wrong with the wheel."""
+def try_newer(wheel: Path, each: Platform) -> None:
+    """With every newer CPython that pyproject.toml claims, if it is here or in Debian."""
+    claimed = re.findall(r'Python :: 3\.(\d+)"', (ROOT / "pyproject.toml").read_text())
+    for minor in range(sys.version_info.minor + 1, max(map(int, claimed)) + 1):
+        name = f"CPython 3.{minor}"
+        try:
+            python = newer_python(f"3.{minor}")
+        except foreign.NoSuchPython as reason:
+            each.did_not_run(name, f"not tried: {reason}")
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            (Path(place) / "empty").mkdir()
+            environment = {**os.environ, "PATH": str(Path(place) / "empty"), "HOME": place}
+            run(python, "-m", "venv", "--without-pip", Path(place) / "venv")
+            inner = Path(place) / "venv" / "bin" / "python"
+            pip = (sys.executable, "-m", "pip", "--python", inner, "install", "--quiet")
+            options = ("--disable-pip-version-check", "--only-binary=:all:")
+            # What has no wheel for a new CPython yet is compiled; ours never is.
+            compiled = needs_compiler(pip, wheel)
+            run(*pip, *options, *compiled, wheel, env=foreign.with_headers(python))
+            run(inner, "-c", SMOKE, cwd=place, env=environment)
+            said = run(inner, "-c", SMOKE, cwd=place, env=environment).strip()
+            version = run(inner, "-c", foreign.PRINT_VERSION).strip()
+        words = [word.partition("=")[2] for word in compiled]
+        more = f" ({', '.join(words)} has no wheel for it and was compiled)" if words else ""
+        each.ran(f"CPython {version}", f"tried, {said}{more}")
+
+
+def needs_compiler(pip: tuple[object, ...], wheel: Path) -> list[str]:
+    """Options of pip for the dependencies that have no wheel for this Python."""
+    for options in ([], ["--no-binary=posix_ipc"]):
+        if passes([*map(str, pip), "--dry-run", "--only-binary=:all:", *options, str(wheel)]):
+            return options
+    raise SystemExit(f"{wheel.name}: pip finds no dependencies for {pip[4]}")
+
+
+def newer_python(minor: str) -> Path:
+    """On PATH, if it runs: a version manager may have such a name for what it has not."""
+    found = shutil.which(f"python{minor}")
+    if found is not None and passes([found, "-c", "import venv, ensurepip"]):
+        return Path(found)
+    return foreign.newer(minor, ROOT / "build" / "pythons" / minor)
+
+
+def foreign_smoke(wheel: Path, each: Platform, *, emulate: bool) -> None:
+    """The same with a Python that this machine has not."""
+    is_emulated = each.machine != platform.machine()
+    what = "CPython in qemu" if is_emulated else "CPython"
+    if is_emulated and not emulate:
+        each.did_not_run(what, "not tried (QEMU=1 does)")
+        return
     with tempfile.TemporaryDirectory() as place:
         try:
-            foreign = Foreign(each.machine, Path(place))
-        except NoSuchPython as reason:
-            each.not_run = f"not tried: {reason}"
+            if each.is_musl:
+                kept = ROOT / "build" / "pythons" / each.target
+                python = foreign.musl(each.machine, kept, compiler(each.target), archiver())
+                tags = [f"musllinux_1_{minor}_{each.machine}" for minor in (2, 1, 0)]
+            else:
+                python = foreign.emulated(each.machine, Path(place))
+                tags = [f"manylinux_2_{minor}_{each.machine}" for minor in (GLIBC[1], 27, 17)]
+        except foreign.NoSuchPython as reason:
+            each.did_not_run(what, f"not tried: {reason}")
             return
+        what = f"CPython {python.version}" + (f", qemu-{each.machine}" if is_emulated else "")
         try:
-            tags = [f"manylinux_2_{minor}_{each.machine}" for minor in (GLIBC[1], 27, 17)]
-            foreign.install(wheel, tags)
-            foreign.run("-c", SMOKE)
-            said = foreign.run("-c", SMOKE).strip()
-        except NoSuchPython as failed:
-            raise SystemExit(
-                f"{wheel.name} with CPython {foreign.version} in qemu: {failed}"
-            ) from None
-    each.done.append(f"tried with CPython {foreign.version} in qemu-{each.machine}, {said}")
-
-
-def other_pythons() -> list[Path]:
-    """Those on PATH that are newer than the one that the wheels are made with, and that run.
-
-    What stands there under such a name may be a version manager's, for a Python that it has not.
-    """
-    names = (f"python3.{minor}" for minor in range(sys.version_info.minor + 1, 20))
-    found = [Path(path) for name in names if (path := shutil.which(name))]
-    return [path for path in found if passes([str(path), "-c", "import venv, ensurepip"])]
+            python.install(wheel, tags)
+            python.run("-c", SMOKE)
+            said = python.run("-c", SMOKE).strip()
+        except foreign.NoSuchPython as failed:
+            raise SystemExit(f"{wheel.name} with {what}: {failed}") from None
+    each.ran(what, f"tried, {said}", "deaths in a commit" if is_emulated else "")
 
 
 def native_tests(each: Platform, *, emulate: bool) -> None:
@@ -242,21 +307,21 @@ def native_tests(each: Platform, *, emulate: bool) -> None:
     emulator = []
     if each.machine != platform.machine():
         if not emulate:
-            each.not_run = "not run (QEMU=1: native tests, in a quarter of an hour)"
+            each.did_not_run("native tests", "not run (QEMU=1 does, in a quarter of an hour)")
             return
         found = shutil.which(f"qemu-{each.machine}")
         if found is None:
-            each.not_run = f"native tests: there is no qemu-{each.machine}"
+            each.did_not_run("native tests", f"not run: there is no qemu-{each.machine}")
             return
         emulator = [found]
     with tempfile.TemporaryDirectory() as place:
         script = Path(place) / "cc"
         script.write_text(f'#!/bin/sh\nexec {compiler(each.target)} -Wno-error "$@" -Wno-error\n')
         script.chmod(0o755)
-        archiver = Path(place) / "ar"
-        archiver.write_text(f'#!/bin/sh\nexec {sys.executable} -m ziglang ar "$@"\n')
-        archiver.chmod(0o755)
-        tools = [f"-DCMAKE_C_COMPILER={script}", f"-DCMAKE_AR={archiver}"]
+        ar = Path(place) / "ar"
+        ar.write_text(f'#!/bin/sh\nexec {archiver()} "$@"\n')
+        ar.chmod(0o755)
+        tools = [f"-DCMAKE_C_COMPILER={script}", f"-DCMAKE_AR={ar}"]
         kind = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_EXE_LINKER_FLAGS=-static"]
         target = ["-DCMAKE_SYSTEM_NAME=Linux", f"-DCMAKE_SYSTEM_PROCESSOR={each.machine}"]
         tree = Path(place) / "build"
@@ -270,12 +335,16 @@ def native_tests(each: Platform, *, emulate: bool) -> None:
             for path in sorted((tree / "native" / "tests").rglob("test_*"))
             if path.is_file() and os.access(path, os.X_OK) and not path.name.startswith(left_out)
         ]
-        failed = [path.name for path in programs if not passes([*emulator, str(path)])]
-    where = f" in qemu-{each.machine}" if emulator else ""
-    each.done.append(f"{len(programs) - len(failed)} of {len(programs)} native tests{where}")
-    each.not_run = f"not run: {', '.join(f'{name}*' for name in left_out)}"
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            ended_well = pool.map(lambda path: passes([*emulator, str(path)]), programs)
+            failed = [
+                path.name for path, well in zip(programs, ended_well, strict=True) if not well
+            ]
+    what = "native tests" + (f", qemu-{each.machine}" if emulator else "")
+    not_run = f"{', '.join(f'{name}*' for name in left_out)}"
     if failed:
-        each.not_run += f"; failed{where}: {', '.join(failed)}"
+        not_run += f"; failed: {', '.join(failed)}"
+    each.ran(what, f"{len(programs) - len(failed)} of {len(programs)}", not_run)
 
 
 def passes(command: list[str]) -> bool:
@@ -303,17 +372,22 @@ def main() -> None:
         wheels.append(wheel)
         if each.is_ours:
             smoke(wheel, each, options.out.parent / f"{options.sdist.name[:-7]}.cdx.json")
-        elif each.is_musl:
-            native_tests(each, emulate=options.qemu)
-        elif options.qemu:
-            foreign_smoke(wheel, each)
+            try_newer(wheel, each)
         else:
-            each.not_run = "not run (QEMU=1 tries it)"
+            foreign_smoke(wheel, each, emulate=options.qemu)
+        if each.is_musl:
+            native_tests(each, emulate=options.qemu)
     run(TOOLS / "twine", "check", "--strict", options.sdist, *wheels)
     run(TOOLS / "check-wheel-contents", "--ignore", "W009", *wheels)  # two packages are meant
-    print(f"\n{'platform':24} what was done")
+    print("\n" + table(chosen), flush=True)
+
+
+def table(chosen: list[Platform]) -> str:
+    """What was run on each platform and what was not, in Markdown."""
+    lines = ["| wheel | what | run | not run |", "|---|---|---|---|"]
     for each in chosen:
-        print(f"{each.tag:24} {'; '.join(filter(None, [*each.done, each.not_run]))}")
+        lines += [f"| {each.tag} | {row.what} | {row.run} | {row.not_run} |" for row in each.rows]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,8 @@
 extern "C" {
 #endif
 
-#if defined(__GNUC__)
+#if defined(PN_API) /* a program that has all of it inside may say -DPN_API= */
+#elif defined(__GNUC__)
 #define PN_API __attribute__((visibility("default")))
 #else
 #define PN_API

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import email
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -45,6 +47,33 @@ def build(kind: str, tree: Path, out: Path) -> Path:
     run(f"import setuptools.build_meta as b; b.build_{kind}({str(out)!r})", cwd=tree)
     (made,) = out.glob(f"{STEM}*")
     return made
+
+
+def test_what_python_calls_has_a_wrapper_and_nothing_else_has() -> None:
+    """Of the crash points the tests call some; the release build's say that it has none."""
+    build = runpy.run_path(str(ROOT / "native" / "ffi_build.py"))
+    declared = set(re.findall(r"\b(pn_\w+)\s*\(", build["read_declarations"]()))
+    texts = [path.read_text() for path in (ROOT / "pynotify").rglob("*.py")]
+    called = set(re.findall(r"\bpn_\w+", "\n".join(texts)))
+    assert set(build["C_ONLY"]).isdisjoint(called | declared)
+    assert {name for name in declared - called if not name.startswith("pn_crash_")} == set()
+
+
+def test_a_function_that_is_not_declared_cannot_be_left_out() -> None:
+    without = runpy.run_path(str(ROOT / "native" / "ffi_build.py"))["without"]
+    text = "\nint pn_a(int pn_b);\nint\npn_b(\nint n);\n"
+    assert "pn_a" not in without(text, ["pn_a"])
+    assert without(text, ["pn_b"]).strip() == "int pn_a(int pn_b);"
+    with pytest.raises(SystemExit, match="pn_c is declared 0 times"):
+        without(text, ["pn_c"])
+
+
+def test_what_is_compiled_to_be_small_is_there() -> None:
+    text = (ROOT / "setup.py").read_text()
+    (names,) = re.findall(r"^SMALL = \((.*?)^\)", text, re.DOTALL | re.MULTILINE)
+    paths = re.findall(r'"(native/.*?)"', names)
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -114,8 +115,10 @@ __attribute__((constructor)) static void crc32c_prepare(void)
             crc_table[t][i] = (c >> 8) ^ crc_table[0][c & 0xff];
         }
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"))
+    unsigned a, b, c, d;
+
+    /* not __builtin_cpu_supports(), for which a compiler may link its own run-time library */
+    if (__get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_2) && (c & bit_PCLMUL))
         crc32c = crc32c_sse42;
 #endif
 }
