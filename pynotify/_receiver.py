@@ -125,7 +125,7 @@ class Receiver(Inlet):
             # It stays where it is meanwhile: an exception of a signal handler loses nothing of it, and
             # a thread that polls gets nothing newer before it.
             messages = tuple(self.backlog)
-            self.drop(
+            self.take_out(
                 {
                     id(message)
                     for message in messages

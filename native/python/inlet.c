@@ -92,11 +92,11 @@ static PyObject *take_ahead(PyObject *self, PyObject *limit)
 }
 
 /* In one step: a receiver that reads without the lock sees the backlog before it, or after it. */
-static PyObject *drop(PyObject *self, PyObject *doomed)
+static PyObject *take_out(PyObject *self, PyObject *doomed)
 {
     PyObject *backlog = ((struct inlet *) self)->backlog;
     if (backlog == NULL || !PyAnySet_CheckExact(doomed)) {
-        PyErr_SetString(PyExc_TypeError, "drop() takes a set of numbers");
+        PyErr_SetString(PyExc_TypeError, "take_out() takes a set of numbers");
         return NULL;
     }
     for (Py_ssize_t i = PyObject_Size(backlog) - 1; i >= 0; i--) {
@@ -153,7 +153,8 @@ static PyMethodDef methods[] = {
      "take(messages, max): append what is owed; False: take_otherwise() has to go on."},
     {"take_ahead", take_ahead, METH_O,
      "take_ahead(count): put up to so many into the backlog; False: read them under the lock."},
-    {"drop", drop, METH_O, "drop(ids): take the objects of these ids out of the backlog."},
+    {"take_out", take_out, METH_O,
+     "take_out(ids): take the objects of these ids out of the backlog."},
     {"sleep", (PyCFunction) (void (*)(void)) sleep_in_core, METH_FASTCALL,
      "sleep(election, waiter, timeout_ns, ahead): wait() of the leader; None: it has left."},
     {NULL, NULL, 0, NULL},

@@ -40,7 +40,7 @@ def drain(sub: pynotify.Subscription) -> list[str | int]:
 def nobody_waits(conn: pynotify.Connection) -> bool:
     return not (
         conn.link.receiver.election.occupied
-        or conn.link.receiver.election._followers
+        or conn.link.receiver.election.followers
         or conn.link.receiver.inboxes.main.waiters
         or any(inbox.waiters for inbox in conn.link.receiver.inboxes.all)
     )
@@ -215,7 +215,7 @@ def send_when_both_wait(
     def waiting(threads: int) -> bool:
         leader = election.leader
         in_core = leader is not None and leader.in_core
-        return in_core and (over.is_set() or len(election._followers) == threads - 1)
+        return in_core and (over.is_set() or len(election.followers) == threads - 1)
 
     if another is None:
         wait_until(lambda: over.is_set() or waiting(1), "one waits")

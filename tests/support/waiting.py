@@ -53,6 +53,6 @@ def await_waiting(conn: pynotify.Connection, threads: int) -> None:
     def waiting() -> bool:
         leader = election.leader
         asleep = leader is not None and leader.in_core
-        return asleep and len(election._followers) == threads - 1
+        return asleep and len(election.followers) == threads - 1
 
     wait_until(waiting, f"{threads} threads wait")
