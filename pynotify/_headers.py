@@ -39,7 +39,7 @@ def take(headers: Mapping[str, str]) -> Taken:
 
 
 def kept(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """As they are now; what is no mapping is returned as it is, for `encode` to refuse."""
+    """A copy, that the program cannot change; what is no mapping is left for `encode` to refuse."""
     if isinstance(headers, Mapping) and type(headers) is not Taken:
         return dict(headers)
     return headers
