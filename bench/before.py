@@ -100,6 +100,24 @@ def with_headers(conn, other):
         pass
 
 
+def objects(conn, other):
+    with pynotify.PubSub(conn) as sender, pynotify.PubSub(other) as listener:
+        listener.subscribe("a")
+
+        def many(**more):
+            for _ in range(100):
+                sender.publish("a", "payload", **more)
+            listener.run(0)
+
+        timed("100 by publish of a PubSub, run", many, n // 100)
+        try:
+            many(headers={"k": "v"})
+        except TypeError:
+            return
+        headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+        timed("100 by publish with headers, run", lambda: many(headers=headers), n // 100)
+
+
 def measure(kind, topic, conn):
     channel = topic.channel("c")
     with channel.consumer(max_in_flight=100) as consumer:
@@ -138,6 +156,7 @@ try:
         with pynotify.connect(name) as other:
             hear(conn, other)
             with_headers(conn, other)
+            objects(conn, other)
     with pynotify.connect(name, data_dir=directory) as conn:
         many = conn.topic("many")
         channels = [many.channel(f"c{i}") for i in range(10)]

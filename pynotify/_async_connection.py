@@ -18,6 +18,7 @@ from pynotify._base import BaseConnection, Parts, check_stop_after, require_call
 from pynotify._batch import NotifyBatch
 from pynotify._block import Block
 from pynotify._closing import ClosedByAsyncWith
+from pynotify._encoding import kept_headers
 from pynotify._ffi import lib
 from pynotify._generation import AsyncGeneration
 from pynotify._handle import Handle, LatencyLog
@@ -157,7 +158,8 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
             pass
         finally:
             lib.pn_set_never_wait(before)
-        await self._off_loop.retry(partial(self._sender.notify, channel, payload, headers))
+        kept = kept_headers(headers)
+        await self._off_loop.retry(partial(self._sender.notify, channel, payload, kept))
 
     def notify_nowait(
         self,
@@ -195,6 +197,7 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
             return transaction.notify_many(channel, payloads, dedup=dedup, headers=headers)
         if not isinstance(payloads, (str, bytes, bytearray, memoryview)):
             payloads = list(payloads)  # the call may be repeated
+        headers = kept_headers(headers)
         return await self._off_loop.retry(
             lambda: self._sender.notify_many(channel, payloads, dedup=dedup, headers=headers)
         )

@@ -104,6 +104,15 @@ def encode_headers(headers: Mapping[str, str] | None) -> bytes:
     return encode(headers)
 
 
+def kept_headers(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """Those of a call that may be repeated: the program may change its own meanwhile."""
+    if not headers:
+        return None
+    from pynotify._headers import kept  # noqa: PLC0415, as above
+
+    return kept(headers)
+
+
 def decode_headers(data: bytes) -> dict[str, str]:
     """The headers that encode_headers() or another program made; strange ones are left out."""
     if not data:

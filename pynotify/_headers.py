@@ -28,16 +28,21 @@ class Taken(dict[str, str]):
         if len(self.data) > most:
             raise PayloadTooLong(
                 "headers too long",
-                hint=f"They have {len(self.data)} bytes; a notification takes {most}.  Send large"
+                hint=f"They have {len(self.data)} bytes; a notification takes {most}. Send large"
                 " things as its payload.",
             )
 
 
-def take(headers: Mapping[str, str] | None) -> Taken | None:
-    """What a caller has given; None for no headers.  Errors as of `Taken`."""
-    if not headers:
-        return None
+def take(headers: Mapping[str, str]) -> Taken:
+    """What a caller has given, which is not empty.  Errors as of `Taken`."""
     return headers if type(headers) is Taken else Taken(headers)
+
+
+def kept(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """A copy, that the program cannot change; what is no mapping is left for `encode` to refuse."""
+    if isinstance(headers, Mapping) and type(headers) is not Taken:
+        return dict(headers)
+    return headers
 
 
 def encode(headers: Mapping[str, str]) -> bytes:

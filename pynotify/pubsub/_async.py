@@ -93,7 +93,8 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         of objects, ValueError for NaN and infinities; `ConnectionLost`, after which it may have
         been sent or not.
         """
-        obj, taken = self._encoded(obj), take(headers)
+        obj = self._encoded(obj)
+        taken = take(headers) if headers else None
         transport = await self._connected()
         try:
             await transport.send_object(channel, obj, taken)

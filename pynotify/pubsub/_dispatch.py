@@ -10,7 +10,7 @@ from pynotify._log import logger
 from pynotify._types import Gap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     Handler = Callable[[Any], object]
 
@@ -31,9 +31,8 @@ class Received(_Fields):
     _headers = b""
 
     def with_headers(self, data: bytes) -> Received:
-        """The same with those headers."""
-        if data:
-            self._headers = data
+        """It, with those headers; to be called before it is handed out."""
+        self._headers = data
         return self
 
     @property
@@ -47,7 +46,8 @@ class Received(_Fields):
         return self._headers
 
     def _replace(self, **changes: Any) -> Received:
-        return super()._replace(**changes).with_headers(self._headers)
+        found = super()._replace(**changes)
+        return found.with_headers(self._headers) if self._headers else found
 
 
 class _Added(NamedTuple):
@@ -84,9 +84,11 @@ class Handlers:
             if not handlers:
                 del self._handlers[channel]
 
-    def of(self, received: Received) -> list[tuple[Handler, Any]]:
+    def of(self, received: Received) -> Sequence[tuple[Handler, Any]]:
         """The handlers to call, each with what it takes; a Gap goes to each, once."""
         if received.channel is not None:
+            if received.channel not in self._handlers:
+                return ()
             found = list(self._handlers.get(received.channel, ()))
         elif isinstance(received.obj, Gap):
             found = []
@@ -94,7 +96,7 @@ class Handlers:
                 known = [added.handler for added in found]
                 found += [added for added in handlers if added.handler not in known]
         else:
-            return []
+            return ()
         return [(each.handler, received if each.received else received.obj) for each in found]
 
 

@@ -168,7 +168,8 @@ class State:
         if isinstance(obj, Reference):
             obj = obj._replace(commit=commit)
             self._unresolved[obj.place] = commit
-        return Received(message.channel, obj, message.pid).with_headers(headers)
+        received = Received(message.channel, obj, message.pid)
+        return received.with_headers(headers) if headers else received
 
     def _oldest(self) -> int | None:
         """The commit of the oldest reference whose array was not looked for; None: there is none.

@@ -143,7 +143,8 @@ class PubSub(ClosedByWith, State):
         of objects, ValueError for NaN and infinities; `ConnectionLost`, after which it may have
         been sent or not.
         """
-        obj, taken = self._encoded(obj), take(headers)
+        obj = self._encoded(obj)
+        taken = take(headers) if headers else None
         self._check_open()
         transport = self._connected()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pynotify._encoding import kept_headers
 from pynotify._ffi import ffi, lib
 from pynotify.topics._base_topic import BaseTopic
 from pynotify.topics._channel import AsyncChannel, Channel
@@ -162,7 +163,8 @@ class AsyncTopic(BaseTopic):
         """
         link = self._link
         if delay or ttl is not None or headers is not None or self._open:
-            return await link.off_loop.retry(partial(self._publish, body, delay, ttl, headers))
+            kept = kept_headers(headers)
+            return await link.off_loop.retry(partial(self._publish, body, delay, ttl, kept))
         return await link.off_loop.retry(partial(self._publish_body, body))
 
     async def publish_many(
@@ -180,8 +182,9 @@ class AsyncTopic(BaseTopic):
         """
         if not isinstance(bodies, (str, bytes, bytearray, memoryview)):
             bodies = list(bodies)  # the call may be repeated
+        kept = kept_headers(headers)
         return await self._link.off_loop.retry(
-            partial(self._publish_many, bodies, delay, ttl, headers)
+            partial(self._publish_many, bodies, delay, ttl, kept)
         )
 
     async def cancel(self, message_id: str) -> bool:

@@ -184,6 +184,39 @@ async def test_calls_wait_for_the_lock_and_the_loop_goes_on(
     assert await conn.listening_channels() == {"d"}
 
 
+async def test_headers_are_those_of_the_call(
+    aconnect: AsyncConnections, connect: Connect, lock_holder: LockHolder
+) -> None:
+    """Whatever the program does to its own, while the call waits for the lock."""
+    conn, listener = await aconnect(), connect()
+    topic, channel = conn.topic("t"), listener.topic("t").channel("workers")
+    listener.listen("c", "d", "e")
+    await topic.publish("first")
+    pubsub = pynotify.AsyncPubSub(conn)
+    await pubsub.subscribe("other")
+    headers = {"k": "v"}
+    lock_holder.hold()
+    async with asyncio.TaskGroup() as group:
+        work = [
+            group.create_task(conn.notify("c", "1", headers=headers)),
+            group.create_task(conn.notify_many("d", ["2"], headers=headers)),
+            group.create_task(pubsub.publish("e", "3", headers=headers)),
+            group.create_task(pubsub.publish("e", bytes(20_000), headers=headers)),
+            group.create_task(topic.publish("4", headers=headers)),
+            group.create_task(topic.publish_many(["5"], headers=headers)),
+        ]
+        await turns(20)
+        assert not any(task.done() for task in work)
+        headers |= {"k": "too late", "n": 1}  # type: ignore[dict-item]
+        lock_holder.release()
+    heard = [message.headers for message in listener.poll()]  # type: ignore[union-attr]
+    assert [each for each in heard if each] == [{"k": "v"}] * 4
+    with channel.consumer(max_in_flight=3) as consumer:
+        taken = [consumer.get(20) for _ in range(3)]
+        assert [message.headers for message in taken] == [{}, {"k": "v"}, {"k": "v"}]
+    await pubsub.close()
+
+
 async def _in_a_transaction(conn: pynotify.AsyncConnection) -> None:
     async with conn.transaction() as tx:
         await conn.notify("c", "4")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import pickle
 from types import MappingProxyType
 from typing import Any
@@ -206,7 +207,7 @@ def test_too_many_are_refused_before_anything_goes(
         commits = small.stat().commits
         with pytest.raises(pynotify.PayloadTooLong, match="headers too long") as caught:
             sender.publish("c", obj, headers=more)
-        texts.add(str(caught.value).replace(".  ", ". "))
+        texts.add(str(caught.value))
         assert small.stat().commits == commits
     with pytest.raises(pynotify.PayloadTooLong) as caught:
         conn.notify("c", "x", headers=more)
@@ -282,6 +283,7 @@ def test_a_pickle_has_them(sender: pynotify.PubSub, listener: pynotify.PubSub) -
             again = pickle.loads(pickle.dumps(received, protocol))
             assert type(again) is Received
             assert (again, again.headers) == (received, headers or {})
+        assert copy.deepcopy(received).headers == copy.copy(received).headers == (headers or {})
 
 
 def test_a_handler_may_ask_for_them(
