@@ -1,6 +1,6 @@
 /*
- * hold_rig.h - what bench_hold times with: the longest hold of the writer lock, a bystander, and the
- * segment of a scenario.
+ * hold_rig.h - what bench_hold times with: the longest hold of the writer lock, a bystander, and
+ * the segment of a scenario.
  */
 #ifndef HOLD_RIG_H
 #define HOLD_RIG_H

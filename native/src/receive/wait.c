@@ -34,6 +34,7 @@
 #include "wakeup/watch.h"
 
 #define PN_POLL_BACK_NS 50000000LL /* wakeup="poll": how often the caller may look at its signals */
+
 /* Go to sleep where we stand.  False: something is wanted. */
 static bool prepare_to_sleep(struct pn_conn *conn)
 {
@@ -144,8 +145,8 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
         return interrupted(conn);
     for (bool first = true; rc == 0; first = false) {
         pn_watch_arm(conn);
-        /* prepare_to_sleep() takes recv_mutex: after an earlier pn_receive_drain() `kicked` is set for us, a
-         * later one sees us */
+        /* prepare_to_sleep() takes recv_mutex: after an earlier drain of the latch
+         * `kicked` is set for us, a later one sees us */
         if (!prepare_to_sleep(conn) || take_interrupt(conn))
             return 1 | pn_conn_notice_bit(conn);
         int64_t now = pn_now_ns();
