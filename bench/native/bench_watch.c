@@ -13,7 +13,7 @@
 #include "measure.h"
 
 #include "backend/conn.h"
-#include "receive/receive.h"
+#include "receive/timer.h"
 
 enum { SLEEPERS = 1000, DEATHS = 25, MAX_DEATH_PASSES = 8 };
 

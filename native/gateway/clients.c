@@ -100,7 +100,7 @@ bool gw_watch(const pn_gateway *gateway, int operation, int fd, uint32_t events,
 }
 
 /* What is to be sent; false: the client is gone. */
-bool gw_client_flush(struct gw_client *client)
+static bool flush(struct gw_client *client)
 {
     struct gw_buffer *out = &client->session->out;
     while (gw_buffer_size(out) > 0) {
@@ -167,7 +167,7 @@ void gw_client_serve(pn_gateway *gateway, struct gw_client *client, int64_t now)
             gw_client_named(client);
         watch_slot(gateway, client);
         bool full = gw_buffer_size(&session->out) >= GW_OUT_MAX;
-        bool sent = gw_client_flush(client), empty = gw_buffer_size(&session->out) == 0;
+        bool sent = flush(client), empty = gw_buffer_size(&session->out) == 0;
         if (!sent || (session->activity == GW_CLOSING && empty)) {
             gw_client_drop(gateway, client);
             return;
@@ -219,7 +219,7 @@ void gw_client_refuse(pn_gateway *gateway, struct gw_client *client, const char 
                       const char *message, const char *hint)
 {
     gw_session_refuse(client->session, code, message, hint);
-    gw_client_flush(client);
+    flush(client);
     gw_client_drop(gateway, client);
 }
 
@@ -229,12 +229,11 @@ void gw_clients_say_goodbye(pn_gateway *gateway)
     for (struct gw_client *client = gateway->clients; client != NULL; client = client->next) {
         gw_session_terminate(client->session,
                              "terminating connection due to administrator command");
-        gw_client_flush(client);
+        flush(client);
     }
     while (gateway->clients != NULL) {
         struct gw_client *client = gateway->clients;
-        while (gw_buffer_size(&client->session->out) > 0 && gw_now_ns() < until &&
-               gw_client_flush(client))
+        while (gw_buffer_size(&client->session->out) > 0 && gw_now_ns() < until && flush(client))
             poll(&(struct pollfd) {client->fd, POLLOUT, 0}, 1, 10);
         gw_client_drop(gateway, client);
     }

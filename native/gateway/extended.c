@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analyse.h"
 #include "parse.h"
 #include "work.h"
 

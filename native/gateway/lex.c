@@ -34,7 +34,9 @@ size_t gw_position(const struct gw_source *source, size_t at)
     return source->placeless ? 0 : gw_utf8_length(source->text, at) + 1;
 }
 
-void gw_syntax_error_at(struct gw_source *source, const char *message, size_t start, size_t end)
+/* `message` at or near [start, end) of the source. */
+static void __attribute__((noreturn)) syntax_error_at(struct gw_source *source, const char *message,
+                                                      size_t start, size_t end)
 {
     while (end < source->len && ((unsigned char) source->text[end] & 0xc0) == 0x80)
         end++; /* PostgreSQL cuts a character that follows a number; then that is no UTF-8 */
@@ -49,7 +51,7 @@ void gw_syntax_error_at(struct gw_source *source, const char *message, size_t st
 
 void gw_syntax_error(struct gw_source *source, const struct gw_token *token)
 {
-    gw_syntax_error_at(source, "syntax error", token->start, token->end);
+    syntax_error_at(source, "syntax error", token->start, token->end);
 }
 
 /* ---- characters ------------------------------------------------------------------------------ */
@@ -122,7 +124,7 @@ static size_t skip_block_comment(struct gw_source *source, size_t start)
     size_t at = start, depth = 0;
     do {
         if (at >= source->len)
-            gw_syntax_error_at(source, "unterminated /* comment", start, source->len);
+            syntax_error_at(source, "unterminated /* comment", start, source->len);
         if (source->text[at] == '/' && byte(source, at + 1) == '*') {
             depth++;
             at += 2;
@@ -249,7 +251,7 @@ static size_t lex_number(struct gw_source *source, size_t start)
         }
     }
     if (begins_name(byte(source, at)))
-        gw_syntax_error_at(source, "trailing junk after numeric literal", start, at + 1);
+        syntax_error_at(source, "trailing junk after numeric literal", start, at + 1);
     add_token(source, kind, start, at, source->text + start, at - start);
     return at;
 }
@@ -260,7 +262,7 @@ static size_t lex_parameter(struct gw_source *source, size_t start)
     while (is_digit(byte(source, end)))
         end++;
     if (begins_name(byte(source, end)))
-        gw_syntax_error_at(source, "trailing junk after parameter", start, end + 1);
+        syntax_error_at(source, "trailing junk after parameter", start, end + 1);
     add_token(source, GW_PARAMETER, start, end, source->text + start + 1, end - start - 1);
     return end;
 }
@@ -290,7 +292,7 @@ static size_t lex_operator(struct gw_source *source, size_t start)
     }
     if (end == start) {
         if (!in_set(source->text[start], SELF))
-            gw_syntax_error_at(source, "syntax error", start, start + 1);
+            syntax_error_at(source, "syntax error", start, start + 1);
         end = start + 1;
     }
     add_token(source, GW_OPERATOR, start, end, source->text + start, end - start);
@@ -315,8 +317,8 @@ static void add_point(struct gw_source *source, struct value *value, int64_t poi
     char bytes[4];
     size_t len = point < 0 ? 0 : gw_utf8_encode((uint32_t) point, bytes);
     if (len == 0)
-        gw_syntax_error_at(source, "invalid Unicode escape value", at,
-                           at + 1 < source->len ? at + 2 : source->len);
+        syntax_error_at(source, "invalid Unicode escape value", at,
+                        at + 1 < source->len ? at + 2 : source->len);
     memcpy(value->text + value->len, bytes, len);
     value->len += len;
 }
@@ -343,12 +345,12 @@ static size_t unicode_escape(struct gw_source *source, struct value *value, size
         gw_give_up(source);
     }
     if (point >= 0xDC00 && point <= 0xDFFF)
-        gw_syntax_error_at(source, bad_pair, at, end);
+        syntax_error_at(source, bad_pair, at, end);
     if (point >= 0xD800 && point <= 0xDBFF) {
         bool low = byte(source, end) == '\\' && byte(source, end + 1) == 'u';
         point = join_surrogates(point, low ? hex_number(source, end + 2, 4) : -1);
         if (point < 0)
-            gw_syntax_error_at(source, bad_pair, end, low ? end + 6 : end + 1);
+            syntax_error_at(source, bad_pair, end, low ? end + 6 : end + 1);
         end += 6;
     }
     add_point(source, value, point, at);
@@ -385,10 +387,10 @@ static size_t quoted_text(struct gw_source *source, struct value *value, size_t 
 {
     for (;;) {
         if (at >= source->len)
-            gw_syntax_error_at(source,
-                               quote == '\'' ? "unterminated quoted string"
-                                             : "unterminated quoted identifier",
-                               start, source->len);
+            syntax_error_at(source,
+                            quote == '\'' ? "unterminated quoted string"
+                                          : "unterminated quoted identifier",
+                            start, source->len);
         char c = source->text[at];
         if (c == '\\' && escapes && at + 1 < source->len) {
             at = escape(source, value, at);
@@ -431,7 +433,7 @@ static size_t lex_identifier(struct gw_source *source, size_t start, size_t quot
     struct value value = begin_value(source);
     size_t end = quoted_text(source, &value, start, quote + 1, '"', false);
     if (value.len == 0)
-        gw_syntax_error_at(source, "zero-length delimited identifier", start, end);
+        syntax_error_at(source, "zero-length delimited identifier", start, end);
     cut_name(source, add_token(source, GW_QUOTED, start, end, value.text, value.len));
     return end;
 }
@@ -460,7 +462,7 @@ static size_t lex_dollar(struct gw_source *source, size_t start, size_t tag)
     while (at + tag <= source->len && memcmp(source->text + at, source->text + start, tag) != 0)
         at++;
     if (at + tag > source->len)
-        gw_syntax_error_at(source, "unterminated dollar-quoted string", start, source->len);
+        syntax_error_at(source, "unterminated dollar-quoted string", start, source->len);
     add_token(source, GW_STRING, start, at + tag, source->text + body, at - body);
     return at + tag;
 }
@@ -478,18 +480,18 @@ static char escape_character(struct gw_source *source, size_t *end)
         return '\\';
     size_t quote = skip_blank(source, at + sizeof word - 1);
     if (byte(source, quote) != '\'')
-        gw_syntax_error_at(source, "UESCAPE must be followed by a simple string literal", quote,
-                           quote + 1);
+        syntax_error_at(source, "UESCAPE must be followed by a simple string literal", quote,
+                        quote + 1);
     char c = '\''; /* is none */
     for (size_t part = quote; part != 0; part = find_continuation(source, at)) {
         bool empty = byte(source, part + 1) == '\'' && byte(source, part + 2) != '\'';
         at = part + (empty ? 2 : 3);
         if (!empty && (c != '\'' || byte(source, part + 2) != '\''))
-            gw_syntax_error_at(source, "invalid Unicode escape character", quote, quote + 1);
+            syntax_error_at(source, "invalid Unicode escape character", quote, quote + 1);
         c = empty ? c : byte(source, part + 1);
     }
     if (hex(c) >= 0 || in_set(c, "+'\"") || is_space(c))
-        gw_syntax_error_at(source, "invalid Unicode escape character", quote, at);
+        syntax_error_at(source, "invalid Unicode escape character", quote, at);
     *end = at;
     return c;
 }
@@ -542,7 +544,7 @@ static size_t lex_unicode(struct gw_source *source, size_t start)
     decode_unicode(source, &value, mark, start);
     check_text(source, &value);
     if (quote == '"' && value.len == 0)
-        gw_syntax_error_at(source, "zero-length delimited identifier", start, end);
+        syntax_error_at(source, "zero-length delimited identifier", start, end);
     enum gw_token_kind kind = quote == '"' ? GW_QUOTED : GW_STRING;
     struct gw_token *token = add_token(source, kind, start, end, value.text, value.len);
     if (kind == GW_QUOTED)

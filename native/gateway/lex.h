@@ -59,9 +59,6 @@ void gw_lex(struct gw_source *source);
 
 void gw_give_up(struct gw_source *source) __attribute__((noreturn));
 void gw_no_memory(struct gw_source *source) __attribute__((noreturn));
-/* `message` at or near [start, end) of the source. */
-void gw_syntax_error_at(struct gw_source *source, const char *message, size_t start, size_t end)
-    __attribute__((noreturn));
 void gw_syntax_error(struct gw_source *source, const struct gw_token *token)
     __attribute__((noreturn));
 /* For the field P: the number of the character at this byte, from 1. */

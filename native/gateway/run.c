@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analyse.h"
+#include "evaluate.h"
 #include "work.h"
 
 enum { MAX_SERIES = 1000000, CHANNEL_MAX = 63 };

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "analyse.h"
 #include "parse.h"
 #include "terms.h"
 #include "work.h"

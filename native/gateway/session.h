@@ -34,7 +34,7 @@
 #include <stdint.h>
 
 #include "arena.h"
-#include "expr.h"
+#include "values.h"
 #include "guc.h"
 #include "peer.h"
 #include "pynotify.h"

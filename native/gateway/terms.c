@@ -53,6 +53,24 @@ void gw_expect(struct gw_parser *parser, const char *word_or_operator)
         gw_unexpected(parser);
 }
 
+bool gw_at_end(const struct gw_parser *parser)
+{
+    return gw_next(parser)->kind == GW_END || gw_next_is(parser, ";");
+}
+
+void gw_skip_statement(struct gw_parser *parser)
+{
+    while (!gw_at_end(parser)) {
+        const struct gw_token *token = gw_next(parser);
+        unsigned long n = token->kind == GW_PARAMETER ? strtoul(token->text, NULL, 10) : 0;
+        if (n > MAX_PARAMETER)
+            gw_unexpected(parser);
+        if (n > parser->nparams)
+            parser->nparams = (uint32_t) n;
+        parser->at++;
+    }
+}
+
 const struct gw_token *gw_expect_name(struct gw_parser *parser)
 {
     const struct gw_token *token = gw_next(parser);

@@ -23,6 +23,9 @@ bool gw_accept(struct gw_parser *parser, const char *word_or_operator);
 void gw_expect(struct gw_parser *parser, const char *word_or_operator);
 /* An identifier, no reserved word. */
 const struct gw_token *gw_expect_name(struct gw_parser *parser);
+bool gw_at_end(const struct gw_parser *parser);
+/* To the end of the statement, noting its parameters. */
+void gw_skip_statement(struct gw_parser *parser);
 void gw_unexpected(struct gw_parser *parser) __attribute__((noreturn));
 /* 0A000: "`what` is not supported". */
 void gw_not_supported(struct gw_parser *parser, const char *what) __attribute__((noreturn));

@@ -107,11 +107,6 @@ void gw_put32(struct gw_buffer *out, uint32_t value)
     put_number(out, value, 4);
 }
 
-void gw_put64(struct gw_buffer *out, uint64_t value)
-{
-    put_number(out, value, 8);
-}
-
 void gw_put_text(struct gw_buffer *out, const char *text, size_t len)
 {
     gw_put(out, text, len);
@@ -303,11 +298,6 @@ uint16_t gw_get16(struct gw_reader *in)
 uint32_t gw_get32(struct gw_reader *in)
 {
     return (uint32_t) get_number(in, 4);
-}
-
-uint64_t gw_get64(struct gw_reader *in)
-{
-    return get_number(in, 8);
 }
 
 const char *gw_get_text(struct gw_reader *in, size_t *len)

@@ -34,7 +34,6 @@ void gw_put(struct gw_buffer *out, const void *bytes, size_t len);
 void gw_put8(struct gw_buffer *out, uint8_t value);
 void gw_put16(struct gw_buffer *out, uint16_t value);
 void gw_put32(struct gw_buffer *out, uint32_t value);
-void gw_put64(struct gw_buffer *out, uint64_t value);
 /* With a NUL behind it. */
 void gw_put_text(struct gw_buffer *out, const char *text, size_t len);
 
@@ -79,7 +78,6 @@ struct gw_reader {
 uint8_t gw_get8(struct gw_reader *in);
 uint16_t gw_get16(struct gw_reader *in);
 uint32_t gw_get32(struct gw_reader *in);
-uint64_t gw_get64(struct gw_reader *in);
 /* `len` bytes where they stand; NULL: there are not so many. */
 const char *gw_get(struct gw_reader *in, size_t len);
 /* A text that ends in NUL, where it stands; "": there is none. */

@@ -187,9 +187,9 @@ def constant(file: str, name: str) -> int:
 
 def test_times_quoted_are_those_of_the_source() -> None:
     assert constant("wakeup/send.c", "PN_CATCHES_NS") == 100_000_000
-    assert constant("receive/receive.c", "PN_TIMER_MIN_NS") == 1_000_000_000
-    assert constant("receive/receive.c", "PN_TIMER_MAX_NS") == 30_000_000_000
-    assert constant("receive/receive.c", "PN_POLL_MODE_NS") == 2_000_000
+    assert constant("receive/timer.c", "PN_TIMER_MIN_NS") == 1_000_000_000
+    assert constant("receive/timer.c", "PN_TIMER_MAX_NS") == 30_000_000_000
+    assert constant("receive/timer.h", "PN_POLL_MODE_NS") == 2_000_000
     assert constant("segment/lock.h", "PN_LOCK_TIMEOUT_NS") == 10_000_000_000
     assert constant("commit/room.h", "PN_WARN_INTERVAL_NS") == 5_000_000_000
 

@@ -18,7 +18,7 @@
 #include "base/os.h"
 #include "commit/bridge.h"
 #include "queue/spill.h"
-#include "receive/receive.h"
+#include "receive/wait.h"
 #include "recovery/rebuild_topics.h"
 #include "recovery/recover.h"
 #include "recovery/recover_topics.h"

@@ -20,6 +20,7 @@
 #include "files/latency_log.h"
 #include "queue/queue.h"
 #include "receive/receive.h"
+#include "receive/wait.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "wakeup/group.h"

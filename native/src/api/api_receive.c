@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/os.h"
 #include "receive/receive.h"
+#include "receive/wait.h"
 #include "wakeup/group.h"
 #include "wakeup/latch.h"
 

@@ -223,8 +223,8 @@ static void follow(const struct pn_topiclog *log, struct pn_topiclog_files *file
     }
 }
 
-int pn_topiclog_stage(struct pn_topiclog *log, struct pn_topiclog_files *files,
-                      const struct pn_record_in *records, size_t n, uint64_t *seq)
+static int stage(struct pn_topiclog *log, struct pn_topiclog_files *files,
+                 const struct pn_record_in *records, size_t n, uint64_t *seq)
 {
     follow(log, files);
     return pn_diskqueue_stage(&log->queue, &files->queue, records, n, seq);
@@ -238,7 +238,7 @@ static void tell_written(struct pn_topiclog *log)
     pn_store_release(&log->written, now->write_seq);
 }
 
-void pn_topiclog_commit(struct pn_topiclog *log, uint64_t seq)
+static void commit(struct pn_topiclog *log, uint64_t seq)
 {
     pn_diskqueue_commit(&log->queue, seq);
     tell_written(log);
@@ -258,9 +258,9 @@ int pn_topiclog_append(struct pn_topiclog *log, struct pn_topiclog_files *files,
                        const struct pn_record_in *records, size_t n, uint64_t *seq)
 {
     const struct pn_diskqueue_state before = *pn_diskqueue_now(&log->queue);
-    int rc = pn_topiclog_stage(log, files, records, n, seq);
+    int rc = stage(log, files, records, n, seq);
     if (rc == 0)
-        pn_topiclog_commit(log, *seq);
+        commit(log, *seq);
     if (rc == 0)
         release(log, files, &before);
     return rc;
@@ -321,7 +321,7 @@ static int begin_file(struct pn_topiclog *log, struct pn_topiclog_files *files)
     int rc = stage_file(log, files, &seq);
     if (rc != 0)
         return rc;
-    pn_topiclog_commit(log, seq);
+    commit(log, seq);
     release(log, files, &before);
     return 0;
 }
@@ -539,7 +539,7 @@ int pn_topiclog_write_anew(struct pn_topiclog *log, struct pn_topiclog_files *fi
         pn_diskqueue_unstage(&log->queue, &files->queue);
         return rc;
     }
-    pn_topiclog_commit(log, seq);
+    commit(log, seq);
     drop(log, dropped.file, before.write_seq, before.write_sum);
     return 0;
 }

@@ -180,10 +180,6 @@ int pn_topiclog_start(struct pn_topiclog *log, struct pn_topiclog_files *files, 
                       uint64_t max_file, const struct pn_topiclog_replay *replay, void *arg,
                       uint64_t *damaged);
 
-/* As pn_diskqueue_stage() and _commit(). */
-int pn_topiclog_stage(struct pn_topiclog *log, struct pn_topiclog_files *files,
-                      const struct pn_record_in *records, size_t n, uint64_t *seq);
-void pn_topiclog_commit(struct pn_topiclog *log, uint64_t seq);
 /* Both.  When it returns 0 the kernel has it: no death of processes loses it. */
 int pn_topiclog_append(struct pn_topiclog *log, struct pn_topiclog_files *files,
                        const struct pn_record_in *records, size_t n, uint64_t *seq);

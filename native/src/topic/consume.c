@@ -18,7 +18,7 @@
  *    process that notifies us holds the lock, and its signal comes after it; so the latch is
  *    written after we drained it.  After every sleep we look once and return, -EINTR if there was
  *    nothing: what ended it may have been a signal of ours and one of the program's at once
- *    (receive.c 7).
+ *    (wait.c 2).
  * 5. With a descriptor the consumer stays WAITING when a look finds nothing, and the descriptor is
  *    readable from the notification, or the next thing due, on, until the next look; a look that
  *    leaves something sets the latch itself.

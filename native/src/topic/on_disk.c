@@ -325,8 +325,8 @@ bool pn_spilled_parse(const struct pn_segment *seg, const struct pn_record_out *
                record->length;
 }
 
-struct pn_spilled_deliveries pn_spilled_given(const struct pn_record_out *record,
-                                              const struct pn_spilled *head)
+static struct pn_spilled_deliveries deliveries_in(const struct pn_record_out *record,
+                                                  const struct pn_spilled *head)
 {
     return (struct pn_spilled_deliveries) {record->body + sizeof *head, head->deliveries};
 }
@@ -345,7 +345,7 @@ static int look(struct pn_segment *seg, struct pn_topic *topic, uint64_t queue,
     *out = (struct pn_topic_on_disk) {.seq = record.seq | queue, .bytes = record.length};
     if (!pn_spilled_parse(seg, &record, &head, &out->m, &out->then))
         return 1;
-    out->deliveries = pn_spilled_given(&record, &head);
+    out->deliveries = deliveries_in(&record, &head);
     if (pn_topic_is_buried_locked(seg, topic, out->seq))
         return 1;
     out->there = true;

@@ -193,10 +193,8 @@ static inline uint32_t pn_spilled_channel(const struct pn_spilled_deliveries *gi
 /* May `bytes` in n records be added to the queue, behind what is staged if seq is not 0? */
 int pn_topic_disk_admit(const struct pn_topic *topic, const struct pn_diskqueue *queue,
                         uint64_t seq, uint64_t bytes, uint64_t n);
-/* What a record says; false: nothing that we have written.  And the deliveries that it has. */
+/* What a record says; false: nothing that we have written. */
 bool pn_spilled_parse(const struct pn_segment *seg, const struct pn_record_out *record,
                       struct pn_spilled *head, struct pn_new_message *m, struct pn_moment *then);
-struct pn_spilled_deliveries pn_spilled_given(const struct pn_record_out *record,
-                                              const struct pn_spilled *head);
 
 #endif

@@ -56,9 +56,9 @@
 
 /* ---- publishing ------------------------------------------------------------------------------ */
 
-int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
-                               const struct pn_new_message *common, const unsigned char *bodies,
-                               const uint32_t *lens, size_t n)
+static int spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
+                             const struct pn_new_message *common, const unsigned char *bodies,
+                             const uint32_t *lens, size_t n)
 {
     pn_assert_topics_held(seg);
     const struct pn_moment now = pn_moment_now();
@@ -99,9 +99,8 @@ int pn_rest_or_spill_locked(struct pn_segment *seg, struct pn_topic *topic,
                             const uint32_t *lens, size_t n)
 {
     pn_assert_topics_held(seg);
-    return pn_rest_runs(seg, topic)
-               ? pn_rest_publish_locked(seg, topic, common, bodies, lens, n)
-               : pn_topic_spill_many_locked(seg, topic, common, bodies, lens, n);
+    return pn_rest_runs(seg, topic) ? pn_rest_publish_locked(seg, topic, common, bodies, lens, n)
+                                    : spill_many_locked(seg, topic, common, bodies, lens, n);
 }
 
 /* ---- coming back ----------------------------------------------------------------------------- */
@@ -246,7 +245,7 @@ static bool refill_once(struct refill *r)
     return topic->firm < firm && topic->refilling == 0 && pn_topic_on_disk(topic) != 0;
 }
 
-void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic)
+static void refill_locked(struct pn_segment *seg, struct pn_topic *topic)
 {
     pn_assert_topics_held(seg);
     if (pn_topic_on_disk(topic) == 0)
@@ -276,7 +275,7 @@ static void refill(struct pn_segment *seg, struct pn_topic *topic)
     if (pn_topic_on_disk(topic) != 0 && pn_rest_records(topic) != 0 &&
         pn_rest_refill_locked(seg, topic))
         topic->refilling = 1;
-    pn_topic_refill_locked(seg, topic);
+    refill_locked(seg, topic);
     if (pn_rest_records(topic) != 0 && pn_rest_refill_locked(seg, topic))
         topic->refilling = 1;
     if (pn_topic_later(topic) != 0)

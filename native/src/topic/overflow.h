@@ -11,15 +11,8 @@
 #include "topic/message.h"
 #include "topic/on_disk.h"
 
-/* The same, to the topic's own. */
-int pn_topic_spill_many_locked(struct pn_segment *seg, struct pn_topic *topic,
-                               const struct pn_new_message *common, const unsigned char *bodies,
-                               const uint32_t *lens, size_t n);
-
-/* As many as there is room for come back into memory, in bounded steps. */
-void pn_topic_refill_locked(struct pn_segment *seg, struct pn_topic *topic);
-
-/* The same of all topics, and of what else they have on disk; at the end of an operation. */
+/* Of all topics, as many as there is room for come back into memory, in bounded steps, and what
+ * else they have on disk; at the end of an operation. */
 void pn_topics_refill_locked(struct pn_segment *seg);
 
 /* n messages of consecutive ids for which there is no room in memory, for one channel at least: to

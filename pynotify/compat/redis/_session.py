@@ -99,13 +99,6 @@ def matcher(pattern: bytes) -> re.Pattern[bytes]:
     return re.compile(b"".join(out), re.DOTALL)
 
 
-class Target(NamedTuple):
-    """Where a published message goes."""
-
-    address: str
-    data: bytes
-
-
 def with_channel(channel: bytes, data: bytes) -> bytes:
     """What subscribers of a pattern are sent."""
     return len(channel).to_bytes(4, "little") + channel + data
