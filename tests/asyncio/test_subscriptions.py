@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import pynotify
-from interrupting import Anywhere
+from interrupting import At
 from locked import LockHolder
 from receiving import PATIENCE, payloads
 from sessions import Connect, RemoteSession
@@ -732,7 +732,7 @@ async def test_a_full_one_that_is_forgotten_in_the_middle_of_a_signal(
         await conn.notify("c", str(place))
         waiting = asyncio.create_task(other.next())
         await settled(waiting)
-        import traceback; at = Anywhere(place); h = at._handle; at._handle = lambda h=h: (traceback.print_stack(limit=6), h())
+        at = At(place)  # not in the debugging of asyncio, whose generators swallow it
 
         def drop() -> str:
             full.clear()
@@ -743,4 +743,4 @@ async def test_a_full_one_that_is_forgotten_in_the_middle_of_a_signal(
         assert (await waiting).payload == str(place)
         if came_through:
             break
-    assert place > 5
+    assert place > 2
