@@ -53,12 +53,16 @@ def _code_of(handler: Any) -> CodeType | None:
     return code
 
 
+def _protect(container: Any) -> None:
+    container._remove = finalizer(container._remove)  # noqa: SLF001
+
+
 class WeakSet(weakref.WeakSet["_T"]):
     """As the standard library's."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._remove = finalizer(self._remove)
+        _protect(self)
 
 
 class WeakValueDictionary(weakref.WeakValueDictionary["_K", "_V"]):
@@ -66,7 +70,7 @@ class WeakValueDictionary(weakref.WeakValueDictionary["_K", "_V"]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._remove = finalizer(self._remove)
+        _protect(self)
 
 
 class WeakKeyDictionary(weakref.WeakKeyDictionary["_K", "_V"]):
@@ -74,7 +78,7 @@ class WeakKeyDictionary(weakref.WeakKeyDictionary["_K", "_V"]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._remove = finalizer(self._remove)
+        _protect(self)
 
 
 class OwnDescriptor:

@@ -478,7 +478,7 @@ class _Held:
         while self._gone and not self._busy:
             with self._lock:
                 if self._busy:  # of this thread, which does it at its end
-                    return
+                    return  # type: ignore[unreachable]
                 try:
                     self._busy = True
                     while self._gone:
