@@ -8,6 +8,7 @@ import inspect
 from typing import TYPE_CHECKING
 
 from pynotify._closing import ClosedByAsyncWith
+from pynotify._hot import finalizer
 from pynotify._inbox import Inbox, keys_of
 from pynotify._log import logger
 from pynotify._public import public
@@ -34,6 +35,8 @@ class AsyncSubscription(ClosedByAsyncWith):
     `await conn.subscribe(...)`.  Each message is returned once, to the task that has waited
     longest.  `async for` ends when the subscription is closed.
     """
+
+    _was_full = False
 
     def __init__(
         self,
@@ -211,15 +214,18 @@ class AsyncSubscription(ClosedByAsyncWith):
                 "the subscription does not listen yet", hint="Use it in 'async with'."
             )
 
+    @finalizer
     def __del__(self) -> None:
         inbox: Inbox | None = getattr(self, "_inbox", None)
-        if inbox is None or inbox.closed:
+        if inbox is None:
             return
-        full = inbox.room == 0
-        inbox.closed = True  # forgotten, not closed: as Subscription
-        if full:  # and reading had stopped
+        if not inbox.closed:
+            full = inbox.room == 0
+            self._was_full, inbox.closed = full, True  # forgotten, not closed: as Subscription
+        if self._was_full:  # and reading had stopped
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 self._link.off_loop.loop.call_soon_threadsafe(self._receiver.room_made)
+            self._was_full = False
 
     async def __aenter__(self) -> Self:
         return await self._open()

@@ -7,15 +7,14 @@ user calls; the parts do it.
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pynotify._ffi import lib
+from pynotify._finalizing import WeakSet, WeakValueDictionary
 from pynotify._sender import Sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from weakref import WeakSet
 
     from pynotify._handle import Handle
     from pynotify._receiver import NotifyHandler, Receiver
@@ -35,7 +34,7 @@ class Parts(Generic[_R, _X]):
         self.handle = handle
         self.receiver = receiver
         self.transactions = transactions
-        self.consumers: WeakSet[Any] = weakref.WeakSet()
+        self.consumers: WeakSet[Any] = WeakSet()
 
 
 class BaseConnection:
@@ -54,7 +53,7 @@ class BaseConnection:
         self._backlog = receiver.backlog
         self._handlers = receiver.handlers
         #: The same object for the same topic, as long as a reference to it exists.
-        self._topics_made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._topics_made: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
     @property
     def pid(self) -> int:

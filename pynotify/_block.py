@@ -12,6 +12,7 @@ import weakref
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from pynotify._hot import finalizer
 from pynotify._log import logger
 from pynotify._transaction import FAILED, OpenTransaction
 from pynotify.errors import (
@@ -91,6 +92,7 @@ class Block:
         if self._open is None:
             self._statement = weakref.ref(method, self._statement_ended)
 
+    @finalizer
     def _statement_ended(self, _method: object) -> None:
         """Undo its work if it was not left: a signal handler raised in `__exit__`."""
         if self._open is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 
+from pynotify._hot import finalizer
+
 
 class Descriptor:
     """Readable when the core's is, or when something is shown.
@@ -36,10 +38,11 @@ class Descriptor:
     def close(self) -> None:
         """Close the descriptor.  Closing twice is allowed."""
         self._both.close()
-        if self._event >= 0:
-            os.close(self._event)
-            self._event = -1
+        event, self._event = self._event, -1
+        if event >= 0:
+            os.close(event)
 
+    @finalizer
     def __del__(self) -> None:
         if self._event >= 0:
             self.close()

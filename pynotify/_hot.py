@@ -27,6 +27,7 @@ Notifier = _module.Notifier
 Notify = _module.Notify
 Port = _module.Port
 Publisher = _module.Publisher
+finalizer = _module.finalizer
 join = _module.join
 map_shared = _module.map_shared
 Taker = _module.Taker

@@ -2,11 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, final, overload
+from typing import Any, ClassVar, Final, TypeVar, final, overload
 
 from typing_extensions import Buffer
 
 from pynotify._types import Gap
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 @final
 class Notify:
@@ -292,5 +294,11 @@ def sleep_until_called(waiter: Any, timeout_ns: int, /) -> bool: ...
 def ring() -> None: ...
 
 # A shared mapping of the file: what keeps it, and its address.  Raises OSError.
+def finalizer(function: _F, /) -> _F:
+    """For `__del__` and callbacks of weak references: Ctrl-C is raised behind them.
+
+    It is called again when a signal handler raised in it, until it comes to its end.
+    """
+
 def map_shared(fd: int, length: int, writable: bool, /) -> tuple[object, int]: ...
 def join(sequence: Sequence[Any], /) -> tuple[bytes, bytes] | None: ...

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import weakref
+
+from pynotify._finalizing import WeakSet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class _Process:
 
 
 process = _Process()
-_resettable: weakref.WeakSet[Resettable] = weakref.WeakSet()
+_resettable: WeakSet[Resettable] = WeakSet()
 
 
 def reset_after_fork(owner: Resettable) -> None:

@@ -15,6 +15,7 @@ from threading import get_ident, local
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pynotify._ffi import ffi
+from pynotify._hot import finalizer
 from pynotify._ownership import CLOSED
 from pynotify._process import process
 from pynotify._transaction import FAILED, OpenTransaction, in_own_transaction
@@ -240,6 +241,7 @@ class _ThreadGuard:
         self._owner = owner
         self._transactions = weakref.ref(transactions)
 
+    @finalizer
     def __del__(self) -> None:
         find = getattr(self, "_transactions", None)  # Ctrl-C may have come before it was set
         transactions = find and find()

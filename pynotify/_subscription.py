@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from pynotify._closing import ClosedByWith
+from pynotify._hot import finalizer
 from pynotify._inbox import Inbox, keys_of
 from pynotify._leader import ThreadWaiter
 from pynotify._log import logger
@@ -207,6 +208,7 @@ class Subscription(ClosedByWith):
         if self._inbox.closed:
             self._link.handle.check_usable()
 
+    @finalizer
     def __del__(self) -> None:
         # Forgotten, not closed: nothing is kept for it any more; the next one that is opened or
         # closed takes it off the connection's list.

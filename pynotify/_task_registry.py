@@ -7,6 +7,7 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pynotify._finalizing import WeakSet
 from pynotify._registry import Transactions
 from pynotify._transaction import FAILED
 from pynotify.errors import InFailedTransaction, InterfaceError, WouldWait
@@ -26,7 +27,7 @@ class TaskTransactions(Transactions):
     def __init__(self, handle: Handle, receiver: Receiver, off_loop: OffLoop) -> None:
         super().__init__(handle, receiver)
         self._off_loop = off_loop
-        self._watched_tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._watched_tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._task_ended = partial(_task_ended, weakref.ref(self))
 
     def owner(self) -> Hashable:

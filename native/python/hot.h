@@ -165,6 +165,7 @@ int pn_py_add_batch(PyObject *module);
 int pn_py_add_columns(PyObject *module);
 int pn_py_add_counter(PyObject *module);
 int pn_py_add_election(PyObject *module);
+int pn_py_add_finalizer(PyObject *module);
 int pn_py_add_inlet(PyObject *module);
 int pn_py_add_join(PyObject *module);
 int pn_py_add_mapped(PyObject *module);

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pynotify._finalizing import WeakSet
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -50,7 +51,7 @@ class PerProcess(Generic[_T]):
 
 
 #: Those that a forked child has to forget.
-_per_process: weakref.WeakSet[PerProcess[Any]] = weakref.WeakSet()
+_per_process: WeakSet[PerProcess[Any]] = WeakSet()
 
 
 def _forget_all() -> None:

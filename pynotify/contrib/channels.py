@@ -20,13 +20,13 @@ import select
 import threading
 import time
 import uuid
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import msgpack
 from channels.exceptions import ChannelFull, MessageTooLarge
 from channels.layers import BaseChannelLayer
 
+from pynotify._finalizing import OwnDescriptor
 from pynotify._log import logger
 from pynotify._segments import check_name
 from pynotify._types import Gap
@@ -75,7 +75,7 @@ class _Hub:
         #: Of reading and delivering, which a task does as well that is about to receive.
         self._reading = threading.RLock()
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._stop)
+        self._owned = OwnDescriptor(self._stop)
         self._listen(layer.address(self.client))
         self._listen(layer.address("all"))
         self._thread = threading.Thread(

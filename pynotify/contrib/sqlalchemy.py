@@ -27,13 +27,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from pynotify._connect import connect
+from pynotify._finalizing import WeakKeyDictionary
 from pynotify.contrib._own import PerProcess
 
 if TYPE_CHECKING:

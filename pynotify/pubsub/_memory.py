@@ -8,7 +8,7 @@ import os
 import struct
 from typing import Any, Final
 
-from pynotify._hot import map_shared
+from pynotify._hot import finalizer, map_shared
 
 #: Bytes of a block before its array.
 HEAD: Final = 64
@@ -65,9 +65,11 @@ class LockFile:
     def close(self) -> None:
         """Drop all locks.  Closing twice is allowed."""
         if self.is_open:
-            os.close(self.fd)
+            fd, self.fd = self.fd, -1
+            os.close(fd)
         self.fd = -1
 
+    @finalizer
     def __del__(self) -> None:
         if getattr(self, "fd", -1) >= 0:
             self.close()

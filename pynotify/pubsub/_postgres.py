@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from psycopg import pq
 
+from pynotify._finalizing import WeakKeyDictionary
+from pynotify._hot import finalizer
 from pynotify.errors import (
     ActiveTransaction,
     ConnectionLost,
@@ -135,7 +137,7 @@ class Hub:
                 member.put(notify)
 
 
-_hubs: weakref.WeakKeyDictionary[AnyPostgresConnection, Hub] = weakref.WeakKeyDictionary()
+_hubs: WeakKeyDictionary[AnyPostgresConnection, Hub] = WeakKeyDictionary()
 _hubs_lock = threading.Lock()
 
 
@@ -473,6 +475,7 @@ class PostgresTransport(BasePostgresTransport):
         if bell >= 0:
             os.close(bell)
 
+    @finalizer
     def __del__(self) -> None:
         if hasattr(self, "_bell"):
             self._close_bell()

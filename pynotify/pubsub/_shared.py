@@ -63,13 +63,15 @@ import weakref
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pynotify._finalizing import WeakSet
+from pynotify._hot import finalizer
 from pynotify._log import logger
 from pynotify._process import reset_after_fork
 from pynotify.pubsub._arrays import Place, order_of
 from pynotify.pubsub._memory import HEAD, LockFile, Mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from pynotify._array_files import ArrayFiles
     from pynotify._transaction import OpenTransaction
@@ -364,9 +366,10 @@ class _Holder:
 
     __slots__ = ("_at", "_held", "_mapping")
 
-    def __init__(self, held: _Held, at: int, mapping: Mapping) -> None:
+    def __init__(self, held: _Held, at: Iterator[int], mapping: Mapping) -> None:
         self._held, self._at, self._mapping = held, at, mapping
 
+    @finalizer
     def __del__(self) -> None:
         self._held.let_go(self._at)
 
@@ -375,13 +378,16 @@ class _Held:
     """What one open file of locks holds.
 
     An array may be collected at any step, also of a method here in the same thread: so what is let
-    go of is put down, and done by whichever thread next finds the lock free.
+    go of is put down, and done by the next thread that has the lock and is in no method.  Each
+    attach() has an iterator of its place, so that it is put down once, whatever interrupts it.
     """
 
     def __init__(self, files: ArrayFiles) -> None:
         self._files = files
         self.locks = LockFile(files.lock_path)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        #: The thread that has the lock is in a method.
+        self._busy = False
         self._counts: dict[int, int] = {}
         self._gone: deque[int] = deque()
         self._kept: OrderedDict[int, Mapping] = OrderedDict()
@@ -400,7 +406,12 @@ class _Held:
         """The array; None: it is gone."""
         try:
             with self._lock:
-                return self._attach(reference.place, reference.layout)
+                before = self._busy
+                try:
+                    self._busy = True
+                    return self._attach(reference.place, reference.layout)
+                finally:
+                    self._busy = before
         finally:
             self._settle()
 
@@ -408,16 +419,17 @@ class _Held:
         import numpy as np  # noqa: PLC0415
 
         at = _block_byte(place.arena, place.number)
-        self._counts[at] = self._counts.get(at, 0) + 1
+        once = iter((at,))
         holder = mapping = None
+        self._counts[at] = self._counts.get(at, 0) + 1  # nothing comes between this and `try`
         try:
             if self.locks.is_open and self.locks.share(at):
                 mapping = self._mapping(place, at)
             if mapping is not None and mapping.generation == place.generation:
-                holder = _Holder(self, at, mapping)
+                holder = _Holder(self, once, mapping)
         finally:
             if holder is None:
-                self._gone.append(at)
+                self._gone.extend(once)
         if holder is None or mapping is None:
             return None
         memory = mapping.bytes_at(HEAD, place.size, holder)
@@ -457,33 +469,37 @@ class _Held:
         for at in [at for at in self._kept if at >> 32 == arena]:
             self._bytes -= self._kept.pop(at).length
 
-    def let_go(self, at: int) -> None:
-        """An array is gone."""
-        self._gone.append(at)
+    def let_go(self, at: Iterator[int]) -> None:
+        """An array is gone; nothing more when its place has been taken from the iterator."""
+        self._gone.extend(at)
         self._settle()
 
     def _settle(self) -> None:
-        while self._gone and self._lock.acquire(blocking=False):
-            try:
-                while self._gone:
-                    self._release(self._gone.popleft())
-            finally:
-                self._lock.release()
+        while self._gone and not self._busy:
+            with self._lock:
+                if self._busy:  # of this thread, which does it at its end
+                    return  # type: ignore[unreachable]
+                try:
+                    self._busy = True
+                    while self._gone:
+                        self._release(self._gone[0])
+                finally:
+                    self._busy = False
 
     def _release(self, at: int) -> None:
+        """An exception of a signal handler may come after each call: then it is done again."""
         left = self._counts.get(at, 0) - 1
-        if left > 0:
-            self._counts[at] = left
-            return
-        self._counts.pop(at, None)
-        if self._borrowed or self.locks.fd < 0:
-            return
-        self.locks.drop(at)
-        arena = at >> 32
-        if self.locks.is_free(_block_byte(arena, 0)):
-            self.orphaned = True
-            self._forget(arena)
-            self._dropped.pop(arena, None)
+        if left <= 0 and not self._borrowed and self.locks.fd >= 0:
+            self.locks.drop(at)
+            arena = at >> 32
+            if self.locks.is_free(_block_byte(arena, 0)):
+                self.orphaned = True
+                self._forget(arena)
+                self._dropped.pop(arena, None)
+        self._counts[at] = left
+        if left <= 0:
+            del self._counts[at]
+        self._gone.popleft()
 
     def forget_mappings(self) -> None:
         """Keep no memory but that of arrays."""
@@ -517,7 +533,7 @@ class _Held:
 
     def after_fork_in_child(self) -> None:
         """Have other locks on the same blocks."""
-        self._lock = threading.Lock()
+        self._lock, self._busy = threading.RLock(), False
         locks, self._in_child = self._in_child, None
         if locks is not None:
             self.locks.close()
@@ -529,7 +545,7 @@ class _Held:
         self._settle()
 
 
-_all_held: weakref.WeakSet[_Held] = weakref.WeakSet()
+_all_held: WeakSet[_Held] = WeakSet()
 
 
 def _before_fork() -> None:

@@ -12,6 +12,7 @@ from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any
 
 from pynotify._async_subscription import AsyncSubscription
+from pynotify._hot import finalizer
 from pynotify._inbox import Inbox
 from pynotify._subscription import Subscription
 from pynotify._time import nanoseconds
@@ -172,6 +173,7 @@ class Strands(Subscription):
         super().close()
         _unwatch(self._receiver, self._guard)
 
+    @finalizer
     def __del__(self) -> None:
         merged: _MergedStreams | None = getattr(self, "_merged", None)
         if merged is not None:
@@ -260,6 +262,7 @@ class AsyncStrands(AsyncSubscription):
         await super().close()
         _unwatch(self._receiver, self._guard)
 
+    @finalizer
     def __del__(self) -> None:
         merged: _MergedStreams | None = getattr(self, "_merged", None)
         if merged is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakValueDictionary
 
 from pynotify._encoding import join_payloads
 from pynotify._ffi import again, ffi, lib
+from pynotify._finalizing import WeakValueDictionary
 from pynotify._hot import Publisher
 from pynotify.topics._content import MessageIds, MessageIn, encode_body, parse_id
 from pynotify.topics._options import (

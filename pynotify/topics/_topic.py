@@ -20,10 +20,10 @@ from pynotify.topics._options import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from weakref import WeakValueDictionary
 
     from typing_extensions import Buffer
 
+    from pynotify._finalizing import WeakValueDictionary
     from pynotify._link import Link, TaskLink, ThreadLink
     from pynotify.topics._stats import TopicStats
 

@@ -417,6 +417,22 @@ class TestHandlers:
         assert called == ["1", "2", "3", "5"]
         assert conn.poll() == []
 
+    @pytest.mark.parametrize("how", ["poll", "poll_batch"])
+    def test_what_one_unlistens_of_a_large_batch_is_not_delivered(
+        self, connect: Connect, how: str
+    ) -> None:
+        """Such a batch is read as columns."""
+        conn = connect()
+        conn.listen("a", "b")
+        conn.add_notify_handler(
+            lambda message: conn.unlisten("b") if message.payload == "first" else None
+        )
+        conn.notify("a", "first")
+        conn.notify_many("b", [str(number) for number in range(3000)])
+        conn.notify("a", "last")
+        assert RECEIVE[how](conn) == ["first", "last"]
+        assert conn.poll() == []
+
     @pytest.mark.parametrize("how", ["poll", "poll_batch", "notifies"])
     def test_what_one_unlistens_does_not_come_back_when_it_raises(
         self, connect: Connect, how: str

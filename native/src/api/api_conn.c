@@ -132,7 +132,7 @@ static void release_slot(pn_conn *conn)
         pn_backend_abandon(conn); /* a stopped lock holder, or a segment that is no more */
     else if (watched)
         pn_watch_tell(conn->seg, conn->slot);
-    pn_procsignal_unregister(conn); /* last: until here a signal may be on its way */
+    pn_procsignal_unregister(conn);      /* last: until here a signal may be on its way */
     pn_procsignal_pass_on(conn->seg, 0); /* instead of the handler, which has found no slot */
 }
 

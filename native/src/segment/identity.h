@@ -35,7 +35,7 @@ bool pn_is_kind(int fd, enum pn_fd_kind kind);
 bool pn_is_in_set(int fd, int member, uint64_t data);
 /* Close it, if it may be ours still; -1 is allowed.  Async-signal-safe. */
 void pn_close_if_ours(int fd, enum pn_fd_kind kind);
-/* Still the pidfd that it was, `id` as pn_os_pidfd_id() said then.  With 0 any pidfd is believed. */
+/* Still what it was, `id` as pn_os_pidfd_id() said then.  With 0 any pidfd is believed. */
 bool pn_is_pidfd(int fd, uint64_t id);
 void pn_close_pidfd(int fd, uint64_t id);
 

@@ -51,8 +51,9 @@
  *    they are in an event loop's set in turn.
  * 9. A pidfd that the program closes leaves the set, and tells nothing more.  So they are looked at
  *    before a sleep, at most every PN_CHECK_NS, and at each walk; one that is not what it was is
- *    forgotten, not closed, and opened again, in the set that is known to be ours still.  It is not known when it was closed: the process
- *    that it was of may be dead by now, and the walk finds that by its liveness byte.
+ *    forgotten, not closed, and opened again, if the set is known to be ours still.  When it was
+ *    closed is not known: its process may be dead by now, which the walk finds by pidfd_open() or
+ *    the liveness byte.
  */
 #define _GNU_SOURCE
 #include "wakeup/watch.h"

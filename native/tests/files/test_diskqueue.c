@@ -684,6 +684,34 @@ static void test_what_a_killed_writer_left_is_cut_off_where_room_is_reserved(voi
     queue_end();
 }
 
+static uint64_t owed_bytes;
+
+static uint64_t owed(void *arg, uint64_t more, uint64_t *rest)
+{
+    (void) arg, (void) more;
+    *rest = 0;
+    return owed_bytes;
+}
+
+/* More than is needed by now is kept for what will be owed. */
+static void test_room_that_the_file_has_is_not_forgotten(void)
+{
+    queue_start();
+    files.owed = owed;
+    owed_bytes = 1 << 20;
+    CHECK_OK(put_sized(0, SIZE));
+    const uint64_t end = q->room_end + q->room_owed;
+    CHECK(end > owed_bytes);
+    owed_bytes = 0;
+    q->room_end = pn_diskqueue_now(q)->write_at; /* as after ROOM_STEP bytes */
+    q->room_owed = (uint32_t) (end - q->room_end);
+    CHECK_OK(put_sized(1, SIZE));
+    CHECK_EQ(q->room_end + q->room_owed, end);
+    files.owed = NULL;
+    CHECK_EQ(all_records(), 3);
+    queue_end();
+}
+
 /* In one file, and where the new ones begin another. */
 static void test_what_is_staged_can_take_the_place_of_all(void)
 {
@@ -746,6 +774,7 @@ int main(void)
     RUN(test_a_batch_is_there_whole_or_not_at_all);
     RUN(test_what_was_staged_and_not_committed_is_never_seen);
     RUN(test_what_is_taken_back_leaves_the_files_as_they_were);
+    RUN(test_room_that_the_file_has_is_not_forgotten);
     RUN(test_what_a_killed_writer_left_is_cut_off_where_room_is_reserved);
     RUN(test_what_is_staged_can_take_the_place_of_all);
     return tests_done();

@@ -20,7 +20,6 @@ import contextlib
 import os
 import select
 import time
-import weakref
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -29,6 +28,7 @@ from redis.connection import AbstractConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from pynotify._finalizing import OwnDescriptor
 from pynotify._log import logger
 from pynotify._segments import check_name
 from pynotify.compat.redis._session import (
@@ -71,7 +71,7 @@ class _Link:
         self._generation = connection.generation(PATTERNS)
         self._waiting = select.poll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        weakref.finalize(self, os.close, self._wake)
+        self._owned = OwnDescriptor(self._wake)
         self._waiting.register(self._wake, select.POLLIN)
         self._watched = False
 

@@ -1,0 +1,96 @@
+"""What goes with an object, of which no exception of a signal handler may be lost.
+
+Python runs signal handlers between two bytecodes, also those of a `__del__` or of a callback of a
+weak reference; what they raise there is printed and forgotten.  So such functions of ours are in
+`finalizer` (native/python/finalizer.c), and weak containers are those of this module: the standard
+library's have callbacks in Python.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+
+from pynotify._hot import finalizer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
+    _K = TypeVar("_K")
+    _V = TypeVar("_V")
+
+
+def is_of_a_handler(exception: BaseException) -> bool:
+    """Whether a signal handler of Python's has raised it; they run in the main thread alone.
+
+    KeyboardInterrupt and the like are of no other origin in a finalizer; of an `Exception` it is
+    known by the places it went through.
+    """
+    import signal  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    if not isinstance(exception, Exception):
+        return True
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
+    place = exception.__traceback__
+    while place is not None:
+        if place.tb_frame.f_code in handlers:
+            return True
+        place = place.tb_next
+    return False
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """Of a function, a method, or an object that can be called."""
+    code: CodeType | None = getattr(handler, "__code__", None)
+    if code is None:
+        code = getattr(getattr(handler, "__call__", None), "__code__", None)  # noqa: B004
+    return code
+
+
+def _protect(container: Any) -> None:
+    container._remove = finalizer(container._remove)  # noqa: SLF001
+
+
+class WeakSet(weakref.WeakSet["_T"]):
+    """As the standard library's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _protect(self)
+
+
+class WeakValueDictionary(weakref.WeakValueDictionary["_K", "_V"]):
+    """As the standard library's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _protect(self)
+
+
+class WeakKeyDictionary(weakref.WeakKeyDictionary["_K", "_V"]):
+    """As the standard library's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _protect(self)
+
+
+class OwnDescriptor:
+    """A descriptor that is closed with the object that has this."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @finalizer
+    def __del__(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

@@ -1,0 +1,233 @@
+"""Signal handlers that raise while Python drops an object: what they raise comes behind that.
+
+Python prints what is raised in a `__del__` or a callback of a weak reference, and goes on; such a
+Ctrl-C would be lost, and the rest of the work not done.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pynotify
+from interrupting import Anywhere, Interruption
+from pynotify._descriptor import Descriptor
+from pynotify._finalizing import OwnDescriptor, WeakKeyDictionary, WeakSet, WeakValueDictionary
+from pynotify._hot import finalizer
+from pynotify.pubsub import _memory
+from sessions import Connect
+
+
+def dropped(make: Callable[[], Any], check: Callable[[], None], least: int = 2) -> None:
+    """With an exception at each place of what happens when the last reference to it goes."""
+    for place in range(1, 1000):
+        held = [make()]
+        at = Anywhere(place)
+
+        def drop(held: list[Any] = held) -> str:
+            held.clear()
+            return "not interrupted"
+
+        came_through = at.attempt(drop) is not None
+        assert came_through != at.reached  # what was raised came out, once, and only if it was
+        check()
+        if came_through:
+            assert place > least, "it has no such places"
+            return
+    raise AssertionError("it never came through")
+
+
+def descriptors() -> set[int]:
+    return {fd for fd in range(256) if Path(f"/proc/self/fd/{fd}").is_symlink()}
+
+
+def test_subscription(conn: pynotify.Connection, connect: Connect) -> None:
+    """Nothing is kept for it any more."""
+    inboxes: list[Any] = []
+
+    def make() -> pynotify.Subscription:
+        sub = conn.subscribe("s")
+        inboxes.append(sub._inbox)
+        return sub
+
+    dropped(make, lambda: None if inboxes[-1].closed else pytest.fail("it is kept"), least=1)
+    connect().notify("s", "x")
+    assert conn.poll() == []
+
+
+def test_pubsub(conn: pynotify.Connection) -> None:
+    strands: list[Any] = []
+
+    def make() -> pynotify.PubSub:
+        pubsub = pynotify.PubSub(conn)
+        pubsub.subscribe("a", "b", "c")
+        ours = pubsub._transport._strands
+        strands[:] = [ours._inbox, *ours._merged.strands.values()]
+        return pubsub
+
+    def check() -> None:
+        assert all(strand.closed for strand in strands)
+
+    dropped(make, check)
+
+
+def test_array(conn: pynotify.Connection, connect: Connect) -> None:
+    """Its block is let go of, once."""
+    with pynotify.PubSub(connect()) as sender, pynotify.PubSub(conn) as receiver:
+        receiver.subscribe("c")
+
+        def make() -> Any:
+            sender.publish("c", np.zeros(100_000))
+            return next(iter(receiver)).obj
+
+        def check() -> None:
+            held = receiver._transport._arrays.guard._held
+            assert held is not None
+            assert not held._counts
+            assert not held._gone
+
+        dropped(make, check, least=5)
+
+
+def test_transaction_block(conn: pynotify.Connection, connect: Connect) -> None:
+    """The `__exit__` that its `with` statement had is gone: the block was not left."""
+    other = connect()
+    other.listen("c")
+
+    def make() -> Any:
+        block = conn.transaction()
+        leave = block.__exit__
+        block.__enter__()
+        conn.notify("c", "undone")
+        return leave
+
+    def check() -> None:
+        conn.notify("c", "done")
+        assert [message.payload for message in other.poll()] == ["done"]
+
+    dropped(make, check, least=5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path, core: Descriptor(core),
+        lambda path, core: _memory.LockFile(str(path), create=True),
+        lambda path, core: OwnDescriptor(os.eventfd(0)),
+    ],
+    ids=["of an event loop", "of locks", "of another object"],
+)
+def test_descriptor(make: Callable[[Path, int], Any], tmp_path: Path) -> None:
+    """It is closed, once: what has its number afterwards is another's."""
+    core = os.eventfd(0)
+    try:
+        before = descriptors()
+        dropped(
+            lambda: make(tmp_path / "locks", core),
+            lambda: None if descriptors() == before else pytest.fail("it is open"),
+            least=1,
+        )
+    finally:
+        os.close(core)
+
+
+@pytest.mark.parametrize(
+    "container", [WeakSet, WeakValueDictionary, WeakKeyDictionary], ids=lambda kind: kind.__name__
+)
+def test_weak_container(container: Callable[[], Any]) -> None:
+    class Thing:
+        pass
+
+    kept = container()
+
+    def make() -> Thing:
+        thing = Thing()
+        if container is WeakSet:
+            kept.add(thing)
+        elif container is WeakKeyDictionary:
+            kept[thing] = 1
+        else:
+            kept[1] = thing
+        return thing
+
+    dropped(make, lambda: None if len(kept) == 0 else pytest.fail("it is kept"), least=1)
+
+
+class Raises:
+    """In its `__del__`, once or always."""
+
+    def __init__(self, exception: BaseException, times: int) -> None:
+        self.exception, self.times = exception, times
+
+    @finalizer
+    def __del__(self) -> None:
+        if self.times > 0:
+            self.times -= 1
+            raise self.exception
+
+
+def reported(call: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    found: list[BaseException] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda report: found.append(report.exc_value))
+    call()
+    return found
+
+
+def test_an_error_of_its_own_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Python does it, and not raised anywhere."""
+    error = ValueError("its own")
+    assert reported(lambda: Raises(error, 1) and None, monkeypatch) == [error]
+
+
+def test_in_another_thread_all_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No signal handlers run there."""
+    error = Interruption()
+
+    def call() -> None:
+        thread = threading.Thread(target=lambda: Raises(error, 1) and None)
+        thread.start()
+        thread.join()
+
+    assert reported(call, monkeypatch) == [error]
+
+
+class _Error(Exception):
+    """As a handler of the program's raises for a time limit."""
+
+
+class Signalled:
+    """Gets a signal in its `__del__`."""
+
+    begun = ended = 0
+
+    @finalizer
+    def __del__(self) -> None:
+        Signalled.begun += 1
+        if Signalled.begun == 1:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        Signalled.ended += 1
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, _Error])
+def test_a_real_signal(kind: type[BaseException]) -> None:
+    def handler(number: int, frame: object) -> None:
+        raise kind("from a signal")
+
+    Signalled.begun = Signalled.ended = 0
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        with pytest.raises(kind, match="from a signal"):
+            Signalled()
+            gc.isenabled()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert (Signalled.begun, Signalled.ended) == (2, 1)
