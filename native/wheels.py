@@ -108,9 +108,10 @@ class Platform:
 
     def ran(self, what: str, run: str, not_run: str = "") -> None:
         self.rows.append(Row(what, run, not_run))
+        print(f"  {what}: {'; not run: '.join(filter(None, (run, not_run)))}", flush=True)
 
     def did_not_run(self, what: str, why: str) -> None:
-        self.rows.append(Row(what, "", why))
+        self.ran(what, "", why)
 
     @property
     def is_musl(self) -> bool:
