@@ -171,7 +171,8 @@ def _compile(source: Path, machine: str, place: Path, compiler: str, archiver: s
         "AR": archiver,
         "RANLIB": "true",
         "READELF": program("readelf"),
-        "CFLAGS": "-O1 -fPIC",  # or it has an environ of its own, which musl's getenv() does not see
+        # Not PIC, it has an environ of its own, which musl's getenv() does not see.
+        "CFLAGS": "-O1 -fPIC",
         "PKG_CONFIG": "false",
         "OPT": "-DNDEBUG",
         "LDFLAGS": f"-dynamic -Wl,-dynamic-linker,{loader}",

@@ -71,7 +71,8 @@ with pynotify.connect(name) as heard:
     child = os.fork()
     if child == 0:
         with pynotify.connect(name) as own:
-            own.notify("orders", "hello")
+            with own.transaction():
+                own.notify("orders", "hello")
             own.topic("jobs").publish(b"job")
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
