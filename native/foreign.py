@@ -21,6 +21,8 @@ from pathlib import Path
 
 _ARCHITECTURE = {"aarch64": "arm64", "x86_64": "amd64"}
 _PACKAGES = ("python3-minimal", "libpython3-stdlib", "libstdc++6")
+#: What the musl of the compiler has, and Debian's has not.
+_NEWER_THAN_MUSL = ("preadv2", "pwritev2")
 _OURS = os.uname().machine
 PRINT_VERSION = "import platform; print(platform.python_version())"
 
@@ -169,7 +171,9 @@ def _compile(source: Path, machine: str, place: Path, compiler: str, archiver: s
         "AR": archiver,
         "RANLIB": "true",
         "READELF": program("readelf"),
-        "CFLAGS": "-O1",
+        # Not PIC, it has an environ of its own, which musl's getenv() does not see.
+        "CFLAGS": "-O1 -fPIC",
+        "PKG_CONFIG": "false",
         "OPT": "-DNDEBUG",
         "LDFLAGS": f"-dynamic -Wl,-dynamic-linker,{loader}",
         "LDSHARED": f"{compiler} -shared",
@@ -183,6 +187,8 @@ def _compile(source: Path, machine: str, place: Path, compiler: str, archiver: s
         "ac_cv_file__dev_ptmx=yes",
         "ac_cv_file__dev_ptc=no",
         "ac_cv_buggy_getaddrinfo=no",
+        "ac_cv_header_stropts_h=no",
+        *(f"ac_cv_func_{name}=no" for name in _NEWER_THAN_MUSL),
     ]
     check(["./configure", *target, *options], cwd=source, env=environment)
     check(["make", "-j2", "install"], cwd=source, env=environment, timeout=3600)

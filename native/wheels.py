@@ -71,7 +71,8 @@ with pynotify.connect(name) as heard:
     child = os.fork()
     if child == 0:
         with pynotify.connect(name) as own:
-            own.notify("orders", "hello")
+            with own.transaction():
+                own.notify("orders", "hello")
             own.topic("jobs").publish(b"job")
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
@@ -108,9 +109,10 @@ class Platform:
 
     def ran(self, what: str, run: str, not_run: str = "") -> None:
         self.rows.append(Row(what, run, not_run))
+        print(f"  {what}: {'; not run: '.join(filter(None, (run, not_run)))}", flush=True)
 
     def did_not_run(self, what: str, why: str) -> None:
-        self.rows.append(Row(what, "", why))
+        self.ran(what, "", why)
 
     @property
     def is_musl(self) -> bool:

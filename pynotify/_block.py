@@ -2,14 +2,15 @@
 
 A signal handler may raise at the first step of `__exit__`, before that has done anything.  Then
 the `with` statement is left and its transaction would stay open, with a block that nothing can
-leave any more.  So a block knows how long its statement lasts: the statement keeps the bound
-method that it got as `__exit__`, and no one else has that.
+leave any more.  So a block knows how long its statement lasts: the statement keeps the callable
+that it got as `__exit__`, and nothing else has that.  It is a partial and no bound method: CPython
+3.14 takes a bound method apart before it calls the function, and lets go of it there.
 """
 
 from __future__ import annotations
 
 import weakref
-from types import MethodType
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pynotify._hot import finalizer
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class _Watched:
-    """`__exit__`, of which each bound method is told to its block."""
+    """`__exit__`, of which each callable that is got is told to its block."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -39,9 +40,9 @@ class _Watched:
     def __get__(self, block: Block | None, owner: type) -> Callable[..., Any]:
         if block is None:
             return self._function
-        method = MethodType(self._function, block)
-        block.watch(method)
-        return method
+        leave = partial(self._function, block)
+        block.watch(leave)
+        return leave
 
 
 def watched(function: _F) -> _F:
@@ -57,8 +58,8 @@ class Block:
         self._open: OpenTransaction | None = None
         self._outermost = False
         self._left = False
-        #: Of the method that its `with` statement has, until it is left.
-        self._statement: weakref.ref[MethodType] | None = None
+        #: Of the callable that its `with` statement has, until it is left.
+        self._statement: weakref.ref[partial[Any]] | None = None
         #: The core's level of its savepoint; 0 for the transaction itself.
         self.level = 0
 
@@ -87,13 +88,13 @@ class Block:
             self._give_up()
             raise
 
-    def watch(self, method: MethodType) -> None:
-        """Take notice of a method that a `with` statement may have got as its `__exit__`."""
+    def watch(self, leave: partial[Any]) -> None:
+        """Take notice of what a `with` statement may have got as its `__exit__`."""
         if self._open is None:
-            self._statement = weakref.ref(method, self._statement_ended)
+            self._statement = weakref.ref(leave, self._statement_ended)
 
     @finalizer
-    def _statement_ended(self, _method: object) -> None:
+    def _statement_ended(self, _leave: object) -> None:
         """Undo its work if it was not left: a signal handler raised in `__exit__`."""
         if self._open is not None:
             self._give_up()

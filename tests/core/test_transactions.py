@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Callable
 
 import pytest
@@ -568,6 +569,19 @@ def _prepare_and_stay(name: str) -> None:
     conn.notify_many("c", [f"p{number:07990}" for number in range(25)])
     tx.prepare()
     _kept.extend((conn, block, tx))
+
+
+def test_what_a_statement_keeps_of_a_block_lasts_until_it_is_left(
+    listening: pynotify.Connection,
+) -> None:
+    """CPython 3.14 lets go of a bound method before it calls the function."""
+    block = listening.transaction()
+    leave = block.__exit__
+    assert not isinstance(leave, types.MethodType)
+    block.__enter__()
+    listening.notify("c", "x")
+    leave(None, None, None)
+    assert [note.payload for note in listening.poll()] == ["x"]
 
 
 class TestThreads:
