@@ -10,9 +10,17 @@ from numpy.typing import NDArray
 
 from spark_jobs.logs.checksum import crc32c, record_ok
 from spark_jobs.logs.events import read_file
-from spark_jobs.logs.model import CHUNK_RECORDS, SEQUENCE_BITS, Chunk, Log, LogFile, shown, text
+from spark_jobs.logs.model import CHUNK_RECORDS, Chunk, Log, LogFile, shown, text
 from spark_jobs.logs.quality import FileReport
-from spark_jobs.logs.schema import FIELD_NAMES, HEADER_BYTES, NAME_PIECE, RECORD, RECORD_BYTES, Kind
+from spark_jobs.logs.schema import (
+    FIELD_NAMES,
+    HEADER_BYTES,
+    NAME_PIECE,
+    RECORD,
+    RECORD_BYTES,
+    SEQUENCE_BITS,
+    Kind,
+)
 
 _MARKS = 24
 """Which 16-bit word of a record is `kind` and `wake`."""
@@ -124,7 +132,7 @@ class LogReader:
                 left -= count
                 stream.seek(HEADER_BYTES + (file.records - left) * RECORD_BYTES)
                 records = room[:count]
-                good = record_ok(records)
+                good = record_ok(records, file.version)
                 whole = records if good.all() else records[good]
                 chunk, definitions = self._resolve(whole, file.clock_ns)
                 bad += count - len(whole)
