@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from statistics import median
 
@@ -52,12 +53,20 @@ def cost(work: Callable[[], object]) -> float:
     return median(found)
 
 
+def _copied(call: Callable[[bytes], int], raw: memoryview) -> int:
+    return call(raw.tobytes())
+
+
+def _as_it_is(call: Callable[[memoryview], int], raw: memoryview) -> int:
+    return call(raw)
+
+
 def figures() -> Iterator[tuple[str, float]]:
     """What, and ns a record."""
     for version in reversed(VERSIONS):
         records = good(version)
         assert checksum.run_ok(records, version)
-        run = cost(lambda records=records, version=version: checksum.run_ok(records, version))
+        run = cost(partial(checksum.run_ok, records, version))
         yield f"a run of version {version}, by one call", run
     records = good(VERSIONS[-1])
     raw = records.view(np.uint8).data
@@ -69,10 +78,7 @@ def figures() -> Iterator[tuple[str, float]]:
             call = getattr(import_module(module), function)
         except ImportError:
             continue
-        if copies:
-            yield f"a run by {name}", cost(lambda call=call: call(raw.tobytes()))
-        else:
-            yield f"a run by {name}", cost(lambda call=call: call(raw))
+        yield f"a run by {name}", cost(partial(_copied if copies else _as_it_is, call, raw))
 
 
 def main() -> None:
