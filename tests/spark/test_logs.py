@@ -15,6 +15,7 @@ from logwriter import LogWriter, flip_bit, receives, sends
 from spark_jobs import survey as survey_module
 from spark_jobs.cli import run_job
 from spark_jobs.errors import NoLogsError
+from spark_jobs.jobs import audit
 from spark_jobs.logs import schema
 from spark_jobs.logs.checksum import crc32c
 from spark_jobs.logs.find import read_segment
@@ -399,6 +400,24 @@ def test_no_bit_of_a_header_can_be_flipped_without_being_told(tmp_path: Path) ->
         "an anchor of the clocks in the header is damaged",
         "unused bytes of the header are damaged",
     }
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_no_bit_of_a_header_makes_the_audit_accuse(tmp_path: Path, which: int, local: Any) -> None:
+    """One of each field, in one file of two of a sender, or of two of a listener that got all."""
+    sender, listener = LogWriter(tmp_path, 1, clock=1), LogWriter(tmp_path, 2, clock=1)
+    sends(sender, "c", np.arange(2000))
+    listener.add(Kind.LISTEN, channel="c")
+    receives(listener, "c", np.arange(2000))
+    path = [*sender.write(files=2), *listener.write(files=2)][which]
+    for name in schema.HEADER.names or ():
+        bit = _offset(name) + (30 if name == "state" else 3)
+        _flip(path, bit)
+        result = audit.run(local, survey([tmp_path]), tmp_path / "out")
+        assert not result.violation, name
+        assert any(report.problems for report in result.reports), name
+        assert not any(row["lost"] or row["corrupted"] for row in result.rows), name
+        _flip(path, bit)
 
 
 @pytest.mark.parametrize("word", ["state", "dropped"])
