@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 from spark_jobs.errors import CannotRunError, NoLogsError
-from spark_jobs.logs.schema import REVISION
+from spark_jobs.logs.schema import VERSIONS
 from spark_jobs.report.svg import duration
 from spark_jobs.result import JobResult
 from spark_jobs.spark.java import JavaNotFoundError
@@ -39,7 +39,10 @@ class Parser(argparse.ArgumentParser):
 
 def versions() -> dict[str, str]:
     """Of everything that the figures depend on."""
-    found = {"python": platform.python_version(), "format": f"pynlog 1, revision {REVISION}"}
+    found = {
+        "python": platform.python_version(),
+        "format": f"pynlog {' and '.join(map(str, VERSIONS))}",
+    }
     for package in ("pyspark", "numpy", "pyarrow", "pynotify-ipc"):
         try:
             found[package] = version(package)

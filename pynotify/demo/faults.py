@@ -86,22 +86,16 @@ def tamper(logs: Path, pid: int, fault: str) -> str:
     """Put the fault into the log of the listener `pid`; says what it was handed thereby."""
     import numpy as np  # noqa: PLC0415
 
-    from spark_jobs.logs.schema import HEADER, HEADER_BYTES, RECORD, RECORD_BYTES  # noqa: PLC0415
+    from spark_jobs.logs.header import counted, with_count  # noqa: PLC0415
+    from spark_jobs.logs.schema import HEADER_BYTES, RECORD, RECORD_BYTES  # noqa: PLC0415
 
     files = _log_files(logs, pid)
     if not files:
         raise NothingToBreakError(f"process {pid} has no log in {logs}")
     raw = files[0].read_bytes()
-    header = np.frombuffer(raw[:HEADER_BYTES], dtype=HEADER).copy()
-    committed = min(int(header["committed"][0]), (len(raw) - HEADER_BYTES) // RECORD_BYTES)
+    header = raw[:HEADER_BYTES]
+    committed = min(counted(header), (len(raw) - HEADER_BYTES) // RECORD_BYTES)
     records = np.frombuffer(raw, dtype=RECORD, count=committed, offset=HEADER_BYTES).copy()
     broken = _broken(records, fault)
-    fields: Any = header.dtype.fields
-    # Only these fields: what numpy knows of the header is not all of it.
-    patched = bytearray(raw[:HEADER_BYTES])
-    count = len(broken)
-    for name, value in (("committed", count), ("committed_not", ~count & (1 << 64) - 1)):
-        offset = fields[name][1]
-        patched[offset : offset + 8] = value.to_bytes(8, "little")
-    files[0].write_bytes(bytes(patched) + broken.tobytes())
+    files[0].write_bytes(with_count(header, len(broken)) + broken.tobytes())
     return FAULTS[fault]

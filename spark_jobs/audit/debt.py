@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from spark_jobs.logs.model import SEQUENCE_BITS, Chunk
-from spark_jobs.logs.schema import Kind
+from spark_jobs.logs.model import Chunk
+from spark_jobs.logs.schema import SEQUENCE_BITS, Kind
 
 BASE_BITS = SEQUENCE_BITS
 

@@ -162,15 +162,14 @@ def aggregated(
     text: str, job: str, settings: Mapping[str, Any], count: Count = uncounted
 ) -> Iterator[pa.RecordBatch]:
     """The job's batches of one log (as JSON), and the one about its files. `count` is told of the
-    records that were read.
+    records that were read, or passed over.
     """
     schema, cls = schema_of(job), _partials(job)
     reader = LogReader(Log.from_json(text), cls.FIELDS, peers=getattr(cls, "PEERS", False))
     partials = cls(reader, **settings)
-    for chunk in reader.chunks():
+    for chunk in reader.counted(count):
         for columns in partials.add(chunk):
             yield batch(schema, columns)
-        count(len(chunk.channel))
     for columns in partials.finish():
         yield batch(schema, columns)
     yield batch(schema, _of_files(reader.reports))
@@ -212,11 +211,10 @@ def aggregated_all(text: str, jobs: Jobs, count: Count = uncounted) -> Iterator[
         own = {_name(job, name): value for name, value in columns.items()}
         return batch(schema, {JOB: job, **own})
 
-    for chunk in reader.chunks():
+    for chunk in reader.counted(count):
         for job, each in partials.items():
             for columns in each.add(chunk):
                 yield rows(job, columns)
-        count(len(chunk.channel))
     for job, each in partials.items():
         for columns in each.finish():
             yield rows(job, columns)

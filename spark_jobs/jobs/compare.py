@@ -117,7 +117,7 @@ def _summary(rows: pa.Table, counts: pa.Table, scopes: Sequence[str]) -> pa.Tabl
 def _find(engine: Engine, given: Side, out: Directory) -> tuple[Directory, list[FileReport]]:
     """Where the results of ``latency`` are; of logs, in `out`."""
     if isinstance(given, Survey):
-        return out, latency.run(engine, given, out).reports
+        return out, latency.run(engine, given, out, topics=False).reports
     return given, []
 
 

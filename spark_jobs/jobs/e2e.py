@@ -334,6 +334,15 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in (*names, *parts, "max_attempts", "requeued", "timed_out")}
 
 
+def whole(engine: Engine, survey: Survey) -> list[dict[str, Any]]:
+    """The rows of `run`, and nothing else."""
+    found = engine.load("e2e", survey, window_ns=nanoseconds(WINDOW_S))
+    return [
+        _row(row)
+        for row in summed(found, _LOGGED, lambda rows: table(rows, *KEYS), KEYS).table.to_pylist()
+    ]
+
+
 def run(engine: Engine, survey: Survey, out: Directory, *, window: float = WINDOW_S) -> JobResult:
     """Rows: engine, database, topic, channel, finished, min_ns, the quantiles, max_ns, mean_ns,
     mean_attempts and max_attempts (of what was finished), requeued, timed_out, delivered, and the

@@ -34,6 +34,7 @@ from spark_jobs.figures.merge import (
     merged_schema,
 )
 from spark_jobs.figures.quantiles import HISTOGRAM, grouped, lists, packed, summarised
+from spark_jobs.jobs import e2e
 from spark_jobs.logs.model import Chunk, Survey
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import WAKE_NAMES, Kind
@@ -57,6 +58,8 @@ _FIGURES = {
     "last_ns": "max",
 }
 _RECV = int(Kind.RECV)  # comparing with an enum takes numpy longer than the comparison
+_FIRST_OF_TOPICS = int(Kind.PUBLISH)
+"""PUBLISH and DELIVER are the highest of all kinds."""
 _WAKES = len(WAKE_NAMES)
 _DENSE_SLOTS = 512
 """So many (channel, wake) pairs have an array of all buckets (64 KiB) each; more are sorted."""
@@ -275,12 +278,29 @@ class Rows:
 
 
 class Partials(Rows):
-    """A row per key: `_Extremes`, and the whole histogram in two lists."""
+    """A row per key: `_Extremes`, and the whole histogram in two lists. And one with `of_topics` if
+    the log has records of topics.
+    """
 
-    COLUMNS = (*(field for field in Rows.COLUMNS if field.name != "bucket"), *HISTOGRAM)
+    COLUMNS = (
+        *(field for field in Rows.COLUMNS if field.name != "bucket"),
+        *HISTOGRAM,
+        pa.field("of_topics", pa.int64()),
+    )
+
+    def __init__(self, reader: LogReader) -> None:
+        super().__init__(reader)
+        self._of_topics = False
+
+    def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:
+        if not self._of_topics:  # what is finished was delivered before
+            self._of_topics = int(chunk.kind.max(initial=0)) >= _FIRST_OF_TOPICS
+        return super().add(chunk)
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
         yield from self._left_out()
+        if self._of_topics:
+            yield {"of_topics": [1]}
         if len(self._pairs) > 1:
             slot, index, count, n = self._counts()
             order = np.argsort(slot, kind="stable")
@@ -373,19 +393,36 @@ def _shown(table: pa.Table) -> list[dict[str, Any]]:
     return [{name: row[name] for name in names} for row in worst]
 
 
+def _topics(engine: Engine, survey: Survey) -> list[dict[str, Any]]:
+    """A row per topic and channel, the longest wait first; that takes another pass."""
+    rows = e2e.whole(engine, survey)
+    rows.sort(key=lambda row: (-(row["wait_p99_ns"] or 0), row["topic"], row["channel"]))
+    names = ("engine", "database", "topic", "channel", "delivered", "finished")
+    parts = [name for name in rows[0] if name.startswith(e2e.MEASURES[1:])] if rows else []
+    return [{name: row[name] for name in (*names, *parts)} for row in rows]
+
+
 def run(
-    engine: Engine, survey: Survey, out: Directory, *, limits: Mapping[str, int] | None = None
+    engine: Engine,
+    survey: Survey,
+    out: Directory,
+    *,
+    limits: Mapping[str, int] | None = None,
+    topics: bool = True,
 ) -> JobResult:
     """Rows as docs/spark.md has them, plus engine, database, boot_id and rate_per_s.
 
     In `out`: the same as `latency_summary/`, the histograms as `latency_hist/`, and for plotters
     `hgrm/`, one file for all channels and one for each of the busiest. `limits`: what a listener's
     figures (over all wake reasons) may be at most, in ns, by their names in the rows.
+
+    `further` has `topics`, unless that is not wanted: per topic and channel how long messages
+    waited for a consumer, and how long consumers took, as e2e has it.
     """
     chosen = limits or {}
 
     def is_over(row: Mapping[str, Any]) -> bool:
-        return row["wake"] == "all" and any(row[name] > most for name, most in chosen.items())
+        return row.get("wake") == "all" and any(row[name] > most for name, most in chosen.items())
 
     table, others = _merged(engine, survey, out)
     plain = table.drop_columns([field.name for field in HISTOGRAM])
@@ -398,4 +435,7 @@ def run(
     if chosen:
         totals["over"] = sum(map(is_over, rows))
     reports = reports_of(others, survey)
-    return JobResult(rows, reports, totals=totals, shown=_shown(plain), broken=is_over)
+    found = topics and pc.any(others["of_topics"].is_valid(), min_count=0).as_py()
+    further = {"topics": _topics(engine, survey) if found else []} if topics else {}
+    shown = _shown(plain)
+    return JobResult(rows, reports, totals=totals, shown=shown, broken=is_over, further=further)

@@ -202,16 +202,28 @@ def _of_logs(rows: pa.Table) -> pa.Table:
 
 
 def _lanes(engine: Engine, survey: Survey) -> dict[tuple[str, str], list[Lane]]:
-    """Of each place, those that came first."""
-    ends = {log.log_id: _end(log) for log in survey.logs}
+    """A lane for each process of a place; those that came first."""
+    logs = {log.log_id: log for log in survey.logs}
     order = (*_PLACE, "first", "log_id")
     found = summed(engine.load("report", survey), (*_PLACE, "log_id"), _of_logs, order)
-    lanes: dict[tuple[str, str], list[Lane]] = {}
+    processes: dict[tuple[str, str, int, int], list[dict[str, Any]]] = {}
     for row in found.table.to_pylist():
-        own = lanes.setdefault((row["host"], row["boot_id"]), [])
-        name = f"pid {row['pid']}"
-        own.append(Lane(name, row["first"], row["last"], ends[row["log_id"]], row["gaps"]))
+        key = (row["host"], row["boot_id"], row["pid"], logs[row["log_id"]].starttime)
+        processes.setdefault(key, []).append(row)
+    lanes: dict[tuple[str, str], list[Lane]] = {}
+    for (host, boot, pid, _), rows in processes.items():
+        spans = [(row["first"], row["last"]) for row in rows]
+        gaps = sorted(at for row in rows for at in row["gaps"])[:_GAPS]
+        end = _end_of_all([_end(logs[row["log_id"]]) for row in rows])
+        name = f"pid {pid}" + (f", {len(rows)} connections" if len(rows) > 1 else "")
+        lanes.setdefault((host, boot), []).append(Lane(name, spans, end, gaps))
     return lanes
+
+
+def _end_of_all(ends: Sequence[str]) -> str:
+    """What became of a process, from what became of its connections."""
+    worst = (NOT_CLOSED, "its last file is missing", "lives", "closed")
+    return min(ends, key=worst.index)
 
 
 def _curve(buckets: Any, counts: Any) -> list[tuple[float, float]]:
@@ -237,13 +249,17 @@ def _distinct(key: Sequence[Any], taken: Mapping[str, Any]) -> str:
     return channel if channel not in taken else f"{channel} ({key[1]}, {key[0]})"
 
 
+def _of_wake(counts: pa.Table, wake: str) -> Any:
+    """Buckets and counts of all listeners."""
+    return distributions(counts.filter(pc.equal(counts["wake"], wake)), ())[EVERYTHING]
+
+
 def _by_wake(counts: pa.Table, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Over all listeners, a row for each of what ended the sleep; the slowest first."""
     found = []
     for wake in {row["wake"] for row in rows} - {"all"}:
         own = [row for row in rows if row["wake"] == wake]
-        of_wake = counts.filter(pc.equal(counts["wake"], wake))
-        buckets, each = distributions(of_wake, ())[EVERYTHING]
+        buckets, each = _of_wake(counts, wake)
         extremes = min(row["min_ns"] for row in own), max(row["max_ns"] for row in own)
         low, high = (np.array([value]) for value in extremes)
         quantiles = by_nearest_rank(np.zeros_like(buckets), buckets, each, low, high)
@@ -527,10 +543,15 @@ def _beside(
     return said + plot + listed + note * bool(damaged), reports, worse
 
 
-def _plots(curves: Mapping[str, Curve], places: Sequence[Place]) -> list[tuple[str, str]]:
+def _plots(
+    curves: Mapping[str, Curve], by_wake: Mapping[str, Curve], places: Sequence[Place]
+) -> list[tuple[str, str]]:
     sections = []
     if curves:
         sections.append(("Latency by percentile", percentile_plot(curves)))
+    if by_wake:
+        title = "latency by what ended the sleep"
+        sections.append((title.capitalize(), percentile_plot(by_wake, title)))
     for place in places:
         where = f"{place.host}, boot {place.boot_id[:8]}"
         sections.append((f"Over time: {where}", timeline_plot(place)))
@@ -539,7 +560,7 @@ def _plots(curves: Mapping[str, Curve], places: Sequence[Place]) -> list[tuple[s
         if place.depths:
             sections.append((f"Topics, messages not finished: {where}", depth_plot(place)))
         if place.lanes:
-            sections.append((f"Connections: {where}", lanes_plot(place)))
+            sections.append((f"Processes: {where}", lanes_plot(place)))
     return sections
 
 
@@ -558,7 +579,7 @@ def _tables(
         note = f'<p class="note">left out: {plain(str(left_out))}</p>' if left_out else ""
         listed = table(slowest[:_LISTED], _LATENCIES) + _shortened(slowest) + note
         sections.append(("Slowest listeners", listed))
-        sections.append(("Latency by what ended the sleep", table(by_wake, _WAKES)))
+        sections.append(("Percentiles by what ended the sleep", table(by_wake, _WAKES)))
     of_topics = _topic_rows(audited, finished)
     if of_topics:
         sections.append(("Topics", table(of_topics[:_LISTED], _TOPICS) + _shortened(of_topics)))
@@ -599,7 +620,7 @@ def run(
     }
     with engine.load_all(jobs, survey) as found:
         shared = Shared(engine, jobs, survey, found)
-        timed = latency.run(shared, survey, out)
+        timed = latency.run(shared, survey, out, topics=False)
         audited = audit.run(shared, survey, out)
         woken = wakeups.run(shared, survey, out)
         finished = e2e.run(shared, survey, out)
@@ -614,8 +635,9 @@ def run(
         told, read, worse = _beside(engine, before, out, threshold)
         sections.append(("Before and after", told))
         reports += read
-    sections += _plots(_curves(counts, timed.rows), places)
     by_wake = _by_wake(counts, timed.rows)
+    of_wakes = {row["wake"]: _curve(*_of_wake(counts, row["wake"])) for row in by_wake}
+    sections += _plots(_curves(counts, timed.rows), of_wakes, places)
     sections += _tables(timed, woken, audited, finished, by_wake)
     target = out / "report.html"
     target.write_text(page("pynotify latency report", head, sections), encoding="utf-8")

@@ -71,10 +71,10 @@ class TailReader(LogReader):
         (file,) = self.log.files
         for block in self._blocks(file, 0, self._first):
             found = block[block["kind"] == Kind.CHANDEF]
-            for record in found[record_ok(found)]:
+            for record in found[record_ok(found, file.version)]:
                 self._define(record)
         for block in self._blocks(file, self._first, self._last):
-            whole = block[record_ok(block)]
+            whole = block[record_ok(block, file.version)]
             chunk, definitions = self._resolve(whole)
             self.records += len(chunk.records) + definitions
             yield chunk

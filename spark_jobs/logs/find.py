@@ -13,19 +13,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from spark_jobs import procfs
 from spark_jobs.errors import NoLogsError
-from spark_jobs.logs.checksum import crc32c, record_ok
-from spark_jobs.logs.model import SEQUENCE_BITS, Log, LogFile, Segment, Survey, shown, text
-from spark_jobs.logs.quality import FileReport, header_problem
+from spark_jobs.logs.checksum import record_ok
+from spark_jobs.logs.header import fixed_words, header_problem, read_state, version_of
+from spark_jobs.logs.model import Log, LogFile, Segment, Survey, shown, text
+from spark_jobs.logs.quality import FileReport
 from spark_jobs.logs.schema import (
-    ANCHOR_CRC_BYTES,
-    CLOSED,
-    HEADER,
+    APPENDED_MOST,
     HEADER_BYTES,
     OPEN,
     RECORD,
@@ -35,13 +34,9 @@ from spark_jobs.logs.schema import (
 )
 from spark_jobs.places import local_path
 
-_ALL: Final = (1 << 64) - 1
-_LOOKS: Final = 3
 LEDGER: Final = "recycled.jsonl"
 Recycled: TypeAlias = Mapping[tuple[int, int], int]
 _NONE_GONE: Final[Recycled] = MappingProxyType({})
-_APPENDED_MOST: Final = 129
-"""Records of one append: a channel's longest name, in pieces, and the record."""
 
 
 def find(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
@@ -88,11 +83,11 @@ def span(log: Log) -> tuple[int, int] | None:
             return None
         try:
             with open(file.path, "rb", buffering=0) as stream:
-                for begin in (0, max(0, file.records - _APPENDED_MOST)):
+                for begin in (0, max(0, file.records - APPENDED_MOST)):
                     stream.seek(HEADER_BYTES + begin * RECORD_BYTES)
-                    raw = stream.read(min(_APPENDED_MOST, file.records) * RECORD_BYTES)
+                    raw = stream.read(min(APPENDED_MOST, file.records) * RECORD_BYTES)
                     records = np.frombuffer(raw[: len(raw) & -RECORD_BYTES], dtype=RECORD)
-                    known = record_ok(records) & (records["kind"] != Kind.CHANDEF)
+                    known = record_ok(records, file.version) & (records["kind"] != Kind.CHANDEF)
                     at = records["ts"][known].astype(np.int64) + file.clock_ns
                     times += at.tolist()
         except OSError:
@@ -120,17 +115,6 @@ def _runs_here(boot_id: str, pid: int, starttime: int) -> bool:
     return found.state not in ("Z", "X") and found.start == starttime
 
 
-def _wall_clock_offset(header: Any) -> int:
-    """Realtime less monotonic at the newest anchor that was not being written; 0 without any."""
-    newest, offset = -1, 0
-    for anchor in header["anchors"]:
-        whole = crc32c(anchor.tobytes()[:ANCHOR_CRC_BYTES]) == anchor["crc"]
-        if whole and int(anchor["number"]) > newest:
-            newest = int(anchor["number"])
-            offset = int(anchor["realtime_ns"]) - int(anchor["monotonic_ns"])
-    return offset
-
-
 def read_segment(path: str) -> Segment | FileReport:
     """The header of that file, or why it has none."""
     try:
@@ -141,13 +125,12 @@ def read_segment(path: str) -> Segment | FileReport:
             size = os.fstat(file.fileno()).st_size  # not before: it may be sealed just now
             problem = header_problem(raw) if regular else "is no regular file"
             if problem is None:
-                fit = max(0, (size - HEADER_BYTES) // RECORD_BYTES)
-                state = _state(file, raw, fit)
+                state = read_state(file, raw, max(0, (size - HEADER_BYTES) // RECORD_BYTES))
     except OSError as error:
         raw, size, problem = b"", 0, f"cannot be read: {error.strerror}"
     if problem is not None:
         return FileReport(shown(path), 0, max(1, (size - HEADER_BYTES) // RECORD_BYTES), [problem])
-    header = np.frombuffer(raw, dtype=HEADER, count=1)[0]
+    header = fixed_words(raw)
     return Segment(
         log_id=int(header["log_id"]),
         engine=text(header["segment"]),
@@ -162,96 +145,14 @@ def read_segment(path: str) -> Segment | FileReport:
             path,
             int(header["part"]),
             state.committed,
-            min(state.committed, fit),
-            _wall_clock_offset(header),
+            min(state.committed, state.fit),
+            state.clock_ns,
             problems=tuple(state.doubts),
+            version=version_of(raw),
         ),
         rotated=state.end == ROTATED,
         time_namespace=int(header["time_namespace"]),
     )
-
-
-class _State(NamedTuple):
-    """What a header says that is under no CRC, as far as it can be believed."""
-
-    committed: int
-    dropped: int
-    end: int
-    doubts: list[str]
-
-
-def _guarded(header: Any) -> bool:
-    """Whether the counts and their complements agree."""
-    pairs = ((int(header[name]), int(header[f"{name}_not"])) for name in ("committed", "dropped"))
-    return all(count ^ inverse == _ALL for count, inverse in pairs)
-
-
-def _state(file: IO[bytes], raw: bytes, fit: int) -> _State:
-    header = np.frombuffer(raw, dtype=HEADER, count=1)[0]
-    for _ in range(_LOOKS):
-        if header["revision"] < 1 or _guarded(header):
-            break
-        file.seek(0)  # a writer that lives may have stored between the two as they were read
-        again = file.read(HEADER_BYTES)
-        header = np.frombuffer(again, dtype=HEADER, count=1)[0]
-    doubts: list[str] = []
-    end, dropped = int(header["sealed"]), int(header["dropped"])
-    committed = int(header["committed"])
-    if header["revision"] >= 1:
-        nearest = min((OPEN, CLOSED, ROTATED), key=lambda word: (word ^ end).bit_count())
-        if nearest != end:
-            doubts.append("the header's word about the end of the file is damaged")
-        end = nearest
-        dropped = _larger(dropped, int(header["dropped_not"]), doubts)
-        committed = _sensible(file, header, fit, doubts)
-    committed = _count(file, committed, fit, end != OPEN, doubts)
-    return _State(committed, dropped, end, doubts)
-
-
-def _larger(dropped: int, inverse: int, doubts: list[str]) -> int:
-    """Of two counts of dropped records: what is missing must not look like a loss."""
-    other = inverse ^ _ALL
-    if dropped - other not in (0, 1):  # 1: killed between the two
-        doubts.append("the header's count of dropped records is damaged")
-    return max(1, dropped, other) if dropped != other else dropped
-
-
-def _sensible(file: IO[bytes], header: Any, fit: int, doubts: list[str]) -> int:
-    """Of two counts of records the one that the records speak for.
-
-    A death between the two leaves the complement one append behind, and a writer that lives may
-    append while both are read: the records are whole. A bit that was flipped makes one of the
-    counts smaller, and whole records are behind it, or larger, and there are none.
-    """
-    committed, other = int(header["committed"]), int(header["committed_not"]) ^ _ALL
-    low, high = sorted((committed, other))
-    if low == high:
-        return committed
-    whole = low < fit and _is_whole(file, low)
-    between = header["sealed"] == OPEN and high - low <= _APPENDED_MOST
-    if not (whole and between):
-        doubts.append(f"the header's count of records is damaged: {committed}, or {other}")
-    return high if whole and high <= fit else low
-
-
-def _is_whole(file: IO[bytes], number: int) -> bool:
-    file.seek(HEADER_BYTES + number * RECORD_BYTES)
-    record = np.frombuffer(file.read(RECORD_BYTES), dtype=RECORD)
-    return bool(record["kind"].any() and record_ok(record).all())
-
-
-def _count(file: IO[bytes], committed: int, fit: int, sealed: bool, doubts: list[str]) -> int:
-    """Records that the header claims.
-
-    A sealed file ends with its records, or with zeros where it could not be cut, so a whole record
-    behind the last one says that the count is damaged. No file has as many records as
-    `SEQUENCE_BITS` can count.
-    """
-    doubtful = committed >> SEQUENCE_BITS != 0
-    if doubtful or (sealed and committed < fit and _is_whole(file, committed)):
-        doubts.append(f"the header's count of records, {committed}, is damaged: {fit} are there")
-        return fit
-    return committed
 
 
 def recycled(paths: Iterable[str]) -> Recycled:

@@ -15,13 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spark_jobs.logs.quality import FileReport
-from spark_jobs.logs.schema import INITIAL_TIME_NAMESPACE, RECORD_BYTES
+from spark_jobs.logs.schema import INITIAL_TIME_NAMESPACE, RECORD_BYTES, VERSION
 from spark_jobs.logs.stored import Piece
 
 CHUNK_RECORDS = 16384
 """1 MiB: stays in the second-level cache while its columns are taken out one by one."""
-SEQUENCE_BITS = 40
-"""A chan_seq beyond this is taken for damage, as is such a count of records in a header."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class LogFile:
     problems: tuple[str, ...] = ()
     root: str = ""
     segment: str = ""
+    version: int = VERSION
+    """Of the format."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,17 @@ from numpy.typing import NDArray
 
 from spark_jobs.logs.checksum import crc32c, record_ok
 from spark_jobs.logs.events import read_file
-from spark_jobs.logs.model import CHUNK_RECORDS, SEQUENCE_BITS, Chunk, Log, LogFile, shown, text
+from spark_jobs.logs.model import CHUNK_RECORDS, Chunk, Log, LogFile, shown, text
 from spark_jobs.logs.quality import FileReport
-from spark_jobs.logs.schema import FIELD_NAMES, HEADER_BYTES, NAME_PIECE, RECORD, RECORD_BYTES, Kind
+from spark_jobs.logs.schema import (
+    FIELD_NAMES,
+    HEADER_BYTES,
+    NAME_PIECE,
+    RECORD,
+    RECORD_BYTES,
+    SEQUENCE_BITS,
+    Kind,
+)
 
 _MARKS = 24
 """Which 16-bit word of a record is `kind` and `wake`."""
@@ -63,6 +71,7 @@ class LogReader:
         """Id in the file -> index in `channels`; -1 if not defined, as are the first and last."""
         self._buffer = _aligned(CHUNK_RECORDS)
         self._pieces: dict[int, list[bytes]] = {}
+        self._passed = 0
 
     @property
     def incomplete(self) -> bool:
@@ -75,28 +84,48 @@ class LogReader:
         begin, end = self.log.within
         return (chunk.within(begin, end) for chunk in self._all_chunks())
 
+    def counted(self, count: Callable[[int], None]) -> Iterator[Chunk]:
+        """The chunks. After each, and at the end, `count` is told how many records more are done
+        with: read, damaged, or of another time.
+        """
+        told = 0
+        for chunk in self.chunks():
+            yield chunk
+            count(self._passed - told)
+            told = self._passed
+        count(self._passed - told)
+
     def _all_chunks(self) -> Iterator[Chunk]:
+        passed = 0
         for file in self.log.files:
-            report = FileReport(shown(file.path), 0, 0, [])
-            self.reports.append(report)
-            if self.log.incomplete and file is self.log.files[-1]:
-                report.problems.append(self.log.incomplete)
-            if file.archived:
-                fields = self._stored_fields()
-                yield from read_file(file, report, fields, self.register, self.log.within)
-                continue
-            if file.records < file.committed:
-                report.damaged += file.committed - file.records
-                report.problems.append(f"cut off: {report.damaged} records are gone")
-            report.problems += file.problems
-            self._ids = np.full(64, -1, dtype=np.int64)
-            self._pieces = {}
-            before = report.records
-            try:
-                yield from self._file_chunks(file, report)
-            except OSError as error:  # it was there when the survey was made
-                report.damaged += file.records - (report.records - before)
-                report.problems.append(f"cannot be read: {error.strerror}")
+            self._passed = passed
+            passed += file.records
+            yield from self._chunks_of(file)
+        self._passed = passed
+
+    def _chunks_of(self, file: LogFile) -> Iterator[Chunk]:
+        report = FileReport(shown(file.path), 0, 0, [])
+        self.reports.append(report)
+        if self.log.incomplete and file is self.log.files[-1]:
+            report.problems.append(self.log.incomplete)
+        if file.archived:
+            fields = self._stored_fields()
+            for chunk in read_file(file, report, fields, self.register, self.log.within):
+                self._passed += len(chunk.channel)
+                yield chunk
+            return
+        if file.records < file.committed:
+            report.damaged += file.committed - file.records
+            report.problems.append(f"cut off: {report.damaged} records are gone")
+        report.problems += file.problems
+        self._ids = np.full(64, -1, dtype=np.int64)
+        self._pieces = {}
+        before = report.records
+        try:
+            yield from self._file_chunks(file, report)
+        except OSError as error:  # it was there when the survey was made
+            report.damaged += file.records - (report.records - before)
+            report.problems.append(f"cannot be read: {error.strerror}")
 
     def _stored_fields(self) -> list[str]:
         """Those wanted; ``peer`` only where `comparable` needs it, or it is wanted for itself."""
@@ -124,7 +153,8 @@ class LogReader:
                 left -= count
                 stream.seek(HEADER_BYTES + (file.records - left) * RECORD_BYTES)
                 records = room[:count]
-                good = record_ok(records)
+                self._passed += count
+                good = record_ok(records, file.version)
                 whole = records if good.all() else records[good]
                 chunk, definitions = self._resolve(whole, file.clock_ns)
                 bad += count - len(whole)

@@ -39,15 +39,22 @@ NOT_CLOSED: Final = "not closed"
 
 @dataclass(frozen=True)
 class Lane:
-    """One connection: from its first to its last record, in ns of the wall clock; `end` is what
-    became of it, and `gaps` are when it was told that messages are missing.
+    """One process: its connections, each from its first to its last record, in ns of the wall
+    clock; `end` is what became of it, and `gaps` are when it was told that messages are missing.
     """
 
     name: str
-    first_ns: int
-    last_ns: int
+    spans: Sequence[tuple[int, int]]
     end: str
     gaps: Sequence[int] = ()
+
+    @property
+    def first_ns(self) -> int:
+        return min(first for first, _ in self.spans)
+
+    @property
+    def last_ns(self) -> int:
+        return max(last for _, last in self.spans)
 
 
 @dataclass
@@ -105,7 +112,9 @@ def facts(named: Mapping[str, str]) -> str:
     return f"<dl>{''.join(lines)}</dl>"
 
 
-def percentile_plot(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+def percentile_plot(
+    curves: Mapping[str, Sequence[tuple[float, float]]], label: str = "latency by percentile"
+) -> str:
     """Latency by percentile: for each name (percentile from 0 to below 1, ns) in order."""
     every = [value for points in curves.values() for _, value in points]
     highest = max((p for points in curves.values() for p, _ in points), default=0.9)
@@ -120,7 +129,7 @@ def percentile_plot(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
         pixels = [(across.at(-math.log10(1 - p)), up.at(value)) for p, value in points]
         if pixels:  # of one value there is no curve
             parts.append(curve(pixels, COLOURS[i % len(COLOURS)]))
-    return frame("latency by percentile", [*parts, *legend(list(curves))])
+    return frame(label, [*parts, *legend(list(curves))])
 
 
 def _time_axis(place: Place) -> tuple[Axis, dict[float, str]]:
@@ -215,31 +224,49 @@ def _across(place: Place, at_ns: int) -> float:
     return LEFT + min(max(share, 0.0), 1.0) * (WIDTH - RIGHT - LEFT)
 
 
+def _mark(x: float, y: float, colour: str, title: str) -> str:
+    """A line across a row; `title` is HTML."""
+    path = f"M{x:.1f} {y}v{_ROW_HEIGHT}"
+    return f'<path class="mark" stroke="{colour}" d="{path}"><title>{title}</title></path>'
+
+
+def _cross(x: float, y: float, colour: str, title: str) -> str:
+    """Where something ends before its time."""
+    half = _ROW_HEIGHT / 2 - 2
+    path = f"M{x - half:.1f} {y + 2}l{2 * half:.1f} {2 * half:.1f}m0 -{2 * half:.1f}"
+    path += f"l-{2 * half:.1f} {2 * half:.1f}"
+    return f'<path class="mark" stroke="{colour}" d="{path}"><title>{title}</title></path>'
+
+
 def lanes_plot(place: Place) -> str:
-    """Each connection from its first to its last record, with its end, and its Gaps."""
+    """Each process with its connections, from its first record to its last: its start, its death
+    if it was killed, and its Gaps.
+    """
     across, times = _time_axis(place)
     foot = TOP + _ROW_HEIGHT * len(place.lanes)
     parts = horizontal_axis(across, times, "wall clock, UTC", foot)
     data = []
     for i, lane in enumerate(place.lanes):
         y = TOP + _ROW_HEIGHT * i
-        first, last = _across(place, lane.first_ns), _across(place, lane.last_ns)
-        colour = COLOURS[1] if lane.end == NOT_CLOSED else COLOURS[0]
+        died = lane.end == NOT_CLOSED
+        colour = COLOURS[1] if died else COLOURS[0]
         told = f"{plain(lane.name)}: {_time(lane.first_ns)} to {_time(lane.last_ns)}, {lane.end}"
-        data.append(
-            f'<rect x="{first:.1f}" y="{y + 3}" width="{max(last - first, 1):.1f}" '
-            f'height="{_ROW_HEIGHT - 6}" fill="{colour}"><title>{told}</title></rect>'
-        )
-        for at in lane.gaps:
-            x = _across(place, at)
+        for first_ns, last_ns in lane.spans:
+            first, last = _across(place, first_ns), _across(place, last_ns)
             data.append(
-                f'<path class="mark" stroke="{COLOURS[3]}" d="M{x:.1f} {y}v{_ROW_HEIGHT}">'
-                f"<title>Gap at {_time(at)}</title></path>"
+                f'<rect x="{first:.1f}" y="{y + 3}" width="{max(last - first, 1):.1f}" '
+                f'height="{_ROW_HEIGHT - 6}" fill="{colour}" fill-opacity="0.6">'
+                f"<title>{told}</title></rect>"
             )
+        data.append(_mark(_across(place, lane.first_ns), y, colour, f"start, {told}"))
+        if died:
+            data.append(_cross(_across(place, lane.last_ns), y, colour, f"death, {told}"))
+        for at in lane.gaps:
+            data.append(_mark(_across(place, at), y, COLOURS[3], f"Gap at {_time(at)}"))
         label = text(WIDTH - RIGHT + 12, y + 12, plain(f"{lane.name}: {lane.end}", 28))
         parts.append(f"<g><title>{told}</title>{label}</g>")
     parts.append(window(data, foot))
-    return frame("connections over time", parts, foot + BOTTOM, _zooms(place, foot))
+    return frame("processes over time", parts, foot + BOTTOM, _zooms(place, foot))
 
 
 def heat_map(place: Place) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
+from pyspark import Accumulator, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -29,6 +30,7 @@ from spark_jobs.engine.partials import (
     schema_of,
     schema_of_all,
 )
+from spark_jobs.engine.progress import Count, Place, Progress, uncounted
 from spark_jobs.logs.model import Log, Survey
 
 _OTHERS = pa.field("_others", pa.binary())
@@ -71,11 +73,30 @@ def _task() -> int:
     return int(context.partitionId())
 
 
+def _counter(place: Place | None, number: int, told: Accumulator[int] | None) -> Count:
+    """What a task counts with: in the driver's memory, or for when it is done."""
+    if place is None or told is None:
+        return uncounted
+    return place.counter(number) or told.add
+
+
+class _Watch:
+    """Shows how far reading is, as long as this process waits for it."""
+
+    def __init__(self, progress: Progress, told: Accumulator[int] | None) -> None:
+        self._progress, self._told = progress, told
+
+    def shown(self) -> AbstractContextManager[None]:
+        """A context."""
+        return self._progress.watched(lambda: 0 if self._told is None else self._told.value)
+
+
 class _SparkFound:
     """A DataFrame of them, in so many partitions as are worth it."""
 
-    def __init__(self, frame: DataFrame, schema: pa.Schema, partitions: int) -> None:
+    def __init__(self, frame: DataFrame, schema: pa.Schema, partitions: int, watch: _Watch) -> None:
         self.schema = schema
+        self.watch = watch
         self.frame = frame
         self.partitions = partitions
 
@@ -92,7 +113,8 @@ class _SparkFound:
                     yield _with_others(None, batch.columns, told)
 
         rows = self.frame.repartition(self.partitions, *by)
-        found = rows.mapInArrow(reduce, from_arrow_schema(told)).toArrow()
+        with self.watch.shown():
+            found = rows.mapInArrow(reduce, from_arrow_schema(told)).toArrow()
         others = pc.is_valid(found[_OTHERS.name])
         kept = [
             pa.ipc.read_record_batch(each, given)
@@ -119,7 +141,8 @@ class _SparkFoundByAll:
         frame = self._found.frame
         own = frame.where((frame[JOB] == job) | frame[JOB].isNull())
         columns = [frame[name].alias(told) for name, told in columns_of(job).items()]
-        return _SparkFound(own.select(*columns), schema_of(job), self._found.partitions)
+        found = self._found
+        return _SparkFound(own.select(*columns), schema_of(job), found.partitions, found.watch)
 
     def __enter__(self) -> Self:
         self._found.__enter__()
@@ -138,38 +161,45 @@ class SparkEngine:
     def load(self, job: str, survey: Survey, **settings: Any) -> _SparkFound:
         """As of `Engine`."""
 
-        def read(text: str) -> Iterator[pa.RecordBatch]:
-            return aggregated(text, job, settings)
+        def read(text: str, count: Count) -> Iterator[pa.RecordBatch]:
+            return aggregated(text, job, settings, count)
 
-        return self._read(read, schema_of(job), (job,), survey.logs)
+        return self._read(job, read, schema_of(job), (job,), survey.logs)
 
     def load_all(self, jobs: Jobs, survey: Survey) -> _SparkFoundByAll:
         """As of `Engine`."""
 
-        def read(text: str) -> Iterator[pa.RecordBatch]:
-            return aggregated_all(text, jobs)
+        def read(text: str, count: Count) -> Iterator[pa.RecordBatch]:
+            return aggregated_all(text, jobs, count)
 
-        return _SparkFoundByAll(self._read(read, schema_of_all(jobs), tuple(jobs), survey.logs))
+        schema = schema_of_all(jobs)
+        return _SparkFoundByAll(self._read("report", read, schema, tuple(jobs), survey.logs))
 
     def _read(
         self,
-        read: Callable[[str], Iterator[pa.RecordBatch]],
+        what: str,
+        read: Callable[[str, Count], Iterator[pa.RecordBatch]],
         schema: pa.Schema,
         jobs: Sequence[str],
         logs: Sequence[Log],
     ) -> _SparkFound:
         parallelism = self._session.sparkContext.defaultParallelism
         partitions = deal(pieces(jobs, logs, parallelism), parallelism)
+        records = sum(file.records for log in logs for file in log.files)
+        progress = Progress(what, records, len(partitions))
+        place = progress.place(len(partitions))
+        told = self._session.sparkContext.accumulator(0) if place is not None else None
 
         def read_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             leave_modules_alone()
             for batch in batches:
                 for number in batch["id"].to_pylist():
+                    count = _counter(place, number, told)
                     for text in partitions[number]:
-                        yield from read(text)
+                        yield from read(text, count)
 
         # A Python data source would start three processes, only to ask it for schema and
         # partitions.
         numbers = self._session.range(0, len(partitions), 1, len(partitions))
         frame = numbers.mapInArrow(read_all, from_arrow_schema(schema))
-        return _SparkFound(frame, schema, len(partitions))
+        return _SparkFound(frame, schema, len(partitions), _Watch(progress, told))

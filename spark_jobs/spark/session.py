@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from spark_jobs.engine.progress import is_wanted, waiting
 from spark_jobs.spark.configured import JAVA_OPTIONS, java_is_configured, was_submitted
 from spark_jobs.spark.java import ensure_java
 from spark_jobs.spark.jvm_start import nothing_left_when_interrupted
@@ -21,8 +20,8 @@ def _defaults() -> dict[str, str]:
     """What is set unless the user's configuration of Spark sets it."""
     return {
         "spark.ui.enabled": "false",
-        # A bar on stderr; only jobs that take longer than half a second show one.
-        "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
+        # A bar on stderr of Spark's own, where there is none of ours (`engine.progress`).
+        "spark.ui.showConsoleProgress": str(sys.stderr.isatty() and not is_wanted()).lower(),
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         # Snappy's library does not load where Debian's package musl is installed.
@@ -47,19 +46,6 @@ def _prepare_local(master: str | None) -> None:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [package, *searched]))
 
 
-@contextlib.contextmanager
-def _told_on_a_terminal(what: str) -> Iterator[None]:
-    """On stderr, for as long as it takes."""
-    is_seen = sys.stderr is not None and sys.stderr.isatty()
-    if is_seen:
-        print(f"{what} ...", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if is_seen:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
 _BRIEF: Final = "-XX:TieredStopAtLevel=1"
 """Compiling well takes Java longer than a job over few logs, whose work is in Python."""
 
@@ -77,7 +63,7 @@ def create_session(
         return running
     if not was_submitted():
         _prepare_local(master)
-    with nothing_left_when_interrupted(), _told_on_a_terminal("starting Java"):
+    with nothing_left_when_interrupted(), waiting("starting Java"):
         asked = SparkConf().setAppName(application)
         if master is not None:
             asked.setMaster(master)

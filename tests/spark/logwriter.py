@@ -11,6 +11,7 @@ import numpy as np
 
 from spark_jobs.logs import schema
 from spark_jobs.logs.checksum import crc32c, record_crcs
+from spark_jobs.logs.header import guarded
 from spark_jobs.logs.schema import Kind
 
 _logs = itertools.count(1)
@@ -18,7 +19,8 @@ HOST = "testhost"
 BOOT = "00000000-1111-2222-3333-444444444444"
 
 
-_GUARDS = ("committed_not", "dropped_not")
+_ALL = (1 << 64) - 1
+_LOW = (1 << 32) - 1
 
 
 class LogWriter:
@@ -32,10 +34,14 @@ class LogWriter:
         engine: str = "engine",
         host: str = HOST,
         clock: int | None = None,
+        version: int = schema.VERSION,
         **head: Any,
     ) -> None:
-        """`clock`: realtime less monotonic; None leaves no anchor behind."""
+        """`clock`: realtime less monotonic; None leaves no anchor behind. `version`: 1 for the
+        format as it was, `revision` then 0 for the one that it was first.
+        """
         self.directory = directory
+        self.version = version
         self.clock = clock
         self.head = {
             "log_id": next(_logs),
@@ -85,16 +91,13 @@ class LogWriter:
         return np.concatenate(result) if result else np.empty(0, dtype=schema.RECORD)
 
     def write(self, *, files: int = 1, sealed: bool = True, dropped: int = 0) -> list[Path]:
-        """Writes the log in `files` files and returns their paths.
-
-        `revision` of the head: 0 for the format as it was first.
-        """
+        """Writes the log in `files` files and returns their paths."""
         self.directory.mkdir(exist_ok=True)
         paths = []
         for part, piece in enumerate(np.array_split(self.records(), files)):
             body = np.concatenate([self.definitions(), piece])
             body["aux"] &= np.uint64(0xFFFFFFFF)
-            body["aux"] |= record_crcs(body).astype(np.uint64) << np.uint64(32)
+            body["aux"] |= record_crcs(body, self.version).astype(np.uint64) << np.uint64(32)
             end = schema.ROTATED if part < files - 1 else schema.CLOSED if sealed else schema.OPEN
             head = self.header(len(body), part, end, dropped)
             boot, pid, start = self.head["boot_id"][:8], self.head["pid"], self.head["starttime"]
@@ -105,36 +108,40 @@ class LogWriter:
         return paths
 
     def header(self, committed: int, part: int, end: int, dropped: int) -> bytes:
-        revision = self.head.get("revision", schema.REVISION)
-        head = np.zeros(1, dtype=schema.HEADER)
+        first = self.version == 1
+        head = np.zeros(1, dtype=schema.HEADER_1 if first else schema.HEADER)
         text = json.dumps({"record": schema.RECORD.descr}).encode()
         constants = {
-            "magic": schema.MAGIC,
+            "magic": schema.MAGIC[:-1] + bytes([self.version]),
             "endian": schema.ENDIAN,
             "header_len": schema.HEADER_BYTES,
             "record_len": schema.RECORD_BYTES,
-            "schema_id": crc32c(text),
+            "schema_id": crc32c(text if first else text.ljust(2944, b"\0")),
             "schema_off": 1152,
             "schema_len": len(text),
             "schema": text,
             "capacity": committed,
             "segno": part,
             "part": part,
-            "committed": committed,
-            "dropped": dropped,
-            "sealed": end if revision else end != schema.OPEN,
-            "revision": revision,
+            "revision": schema.REVISION_1 if first else schema.REVISION,
         }
-        if revision:
-            constants |= {name: ~np.uint64(constants[name[:-4]]) for name in _GUARDS}
         for name, value in (constants | self.head).items():
             head[name] = value
         if self.clock is not None:
-            anchor = np.zeros(1, dtype=schema.ANCHOR)
+            anchor = head["anchors"][0][:1]
             anchor["monotonic_ns"], anchor["realtime_ns"] = 5, 5 + self.clock
-            anchor["crc"] = crc32c(anchor.tobytes()[:24])
-            head["anchors"][0][0] = anchor[0]
-        head["header_crc"] = crc32c(head.tobytes()[: schema.HEADER_CRC_BYTES])
+            anchor["crc"] = crc32c(anchor.tobytes()[: 24 if first else 28])
+        crc = crc32c(head.tobytes()[: schema.HEADER_CRC_BYTES])
+        head["header_crc"] = crc
+        if not first:
+            head["state"] = guarded(committed | end << schema.END_SHIFT, crc)
+            head["dropped"] = guarded(min(dropped, _LOW), crc ^ _LOW)
+        elif head["revision"] == 0:
+            head["committed"], head["dropped"], head["sealed"] = committed, dropped, end != 0
+        else:
+            head["committed"], head["committed_not"] = committed, committed ^ _ALL
+            head["dropped"], head["dropped_not"] = dropped, dropped ^ _ALL
+            head["sealed"] = schema.ENDS_1[end]
         return head.tobytes()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, receives, sends
 
-from bench.spark import floor
+from bench.spark import crc, floor
 from bench.spark import jobs as bench
 from bench.spark.cold import cost
 from bench.spark.processes import Clock, forget_peaks, peaks
@@ -180,3 +180,19 @@ def test_a_small_run(
     assert len(first) == 12
     assert all(row["cpu_s"] > 0 and row["records"] for row in first.values())
     assert first["latency, 1 MB, spark"]["bar_cpu_s"] == 12
+
+
+def test_ways_to_check_crcs_are_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(crc, "_PASSES", 1)
+    monkeypatch.setattr(crc, "_PASS_S", 0.001)
+    crc.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(" ns  ")[2] for line in lines[:4]] == [
+        "a run of version 2, by one call",
+        "a run of version 1, by one call",
+        "each record, by a call",
+        "each record, by numpy's tables",
+    ]
+    assert all(float(line.split()[0]) > 0 for line in lines)

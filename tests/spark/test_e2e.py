@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from logwriter import LogWriter
+from logwriter import LogWriter, receives
 
-from spark_jobs.jobs import e2e
+from spark_jobs.jobs import e2e, latency
 from spark_jobs.logs.model import CHUNK_RECORDS
 from spark_jobs.logs.schema import Kind
 from spark_jobs.survey import survey
@@ -51,6 +51,32 @@ def test_service_is_from_the_delivery_to_its_own_finish(local: Any, tmp_path: Pa
     assert (row["service_max_ns"], row["service_mean_ns"]) == (200, 200)
     assert (row["wait_max_ns"], row["wait_mean_ns"]) == (8100, (1000 + 1100 + 8100) / 3)
     assert row["max_ns"] == 8900
+
+
+def test_latency_tells_how_long_they_waited_and_were_served(local: Any, tmp_path: Path) -> None:
+    records = [(Kind.DELIVER, 1, 1, 2000), (Kind.FIN, 1, 1, 2300), (Kind.DELIVER, 2, 1, 9000)]
+    a_log(tmp_path, records)
+    (told,) = latency.run(local, survey([tmp_path]), tmp_path / "latency").further["topics"]
+    row = the_row(local, tmp_path)
+    assert (told["wait_max_ns"], told["service_max_ns"]) == (8000, 300)
+    assert told == {name: row[name] for name in told}
+    limits = {"p99_ns": 1}
+    limited = latency.run(local, survey([tmp_path]), tmp_path / "gate", limits=limits)
+    assert not limited.violation, "a limit is of listeners"
+
+
+def test_logs_without_topics_are_not_read_again(
+    local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogWriter(tmp_path)
+    receives(log, "c", np.arange(10))
+    log.write()
+
+    def again(*_: object) -> None:
+        raise AssertionError("a second pass")
+
+    monkeypatch.setattr(e2e, "whole", again)
+    assert latency.run(local, survey([tmp_path]), tmp_path / "out").further == {"topics": []}
 
 
 def test_a_delivery_in_one_chunk_and_its_finish_in_another(local: Any, tmp_path: Path) -> None:

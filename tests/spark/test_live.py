@@ -20,7 +20,8 @@ from spark_jobs.live import stream as live
 from spark_jobs.live.prometheus import exporting
 from spark_jobs.live.recent import Recent
 from spark_jobs.live.tail import TailReader
-from spark_jobs.logs.schema import HEADER, HEADER_BYTES, RECORD_BYTES
+from spark_jobs.logs.header import with_count
+from spark_jobs.logs.schema import HEADER_BYTES, RECORD_BYTES
 from spark_jobs.result import JobResult
 from spark_jobs.survey import survey
 
@@ -53,14 +54,13 @@ class GrowingLog:
     def commit(self, messages: int) -> None:
         """The two definitions and so many messages; behind them there is no more than garbage."""
         committed = 2 + messages
-        head = np.frombuffer(bytearray(self._whole[:HEADER_BYTES]), dtype=HEADER)
-        head["committed"], head["committed_not"] = committed, ~np.uint64(committed)
+        head = with_count(self._whole[:HEADER_BYTES], committed)
         records = self._whole[HEADER_BYTES : HEADER_BYTES + committed * RECORD_BYTES]
         with self.path.open("r+b") as file:
             file.seek(HEADER_BYTES)
             file.write(records + b"half a record")
             file.seek(0)
-            file.write(head.tobytes())
+            file.write(head)
 
 
 def check(result: JobResult, logs: dict[int, np.ndarray]) -> None:

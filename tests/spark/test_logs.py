@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,15 @@ import pytest
 from logwriter import LogWriter, flip_bit, receives, sends
 
 from spark_jobs import survey as survey_module
+from spark_jobs.cli import run_job
 from spark_jobs.errors import NoLogsError
+from spark_jobs.jobs import audit
 from spark_jobs.logs import schema
-from spark_jobs.logs.model import CHUNK_RECORDS, Log
+from spark_jobs.logs.checksum import crc32c
+from spark_jobs.logs.find import read_segment
+from spark_jobs.logs.header import header_problem, version_of
+from spark_jobs.logs.model import CHUNK_RECORDS, Log, Segment
+from spark_jobs.logs.quality import FileReport
 from spark_jobs.logs.reader import LogReader
 from spark_jobs.logs.schema import Kind
 from spark_jobs.survey import survey
@@ -128,8 +135,8 @@ def test_a_file_of_an_unclosed_log_may_be_longer_than_committed(tmp_path: Path) 
         (b"GIF89a" + bytes(9000), "wrong magic"),
         (schema.MAGIC + bytes(100), "cut off"),
         (schema.MAGIC[:-1], "cut off"),
-        (schema.MAGIC[:-1] + b"\x02" + bytes(5000), "version 2 of the format"),
-        (schema.MAGIC + bytes(5000), "byte order"),
+        (schema.MAGIC[:-1] + b"\x03" + bytes(5000), "version 3 of the format"),
+        (schema.MAGIC + bytes(5000), "CRC does not match"),
     ],
 )
 def test_what_is_no_log_is_reported(tmp_path: Path, content: bytes, problem: str) -> None:
@@ -258,7 +265,8 @@ def test_what_becomes_of_damaged_files(tmp_path: Path) -> None:
 def _set_head(path: Path, **words: int) -> None:
     raw = bytearray(path.read_bytes())
     # In place: a copy of a structured array leaves the bytes between its fields as it finds them.
-    head = np.frombuffer(raw, dtype=schema.HEADER, count=1)
+    dtype = schema.HEADER_1 if version_of(raw) == 1 else schema.HEADER
+    head = np.frombuffer(raw, dtype=dtype, count=1)
     for name, value in words.items():
         head[name] = value
     path.write_bytes(raw)
@@ -266,8 +274,8 @@ def _set_head(path: Path, **words: int) -> None:
 
 @pytest.mark.parametrize("committed", [3, 0, 1 << 63, (1 << 64) - 1])
 def test_a_sealed_file_has_as_many_records_as_its_size_says(tmp_path: Path, committed: int) -> None:
-    """Of the first revision, in which nothing else guards the count."""
-    (path,) = a_log(tmp_path, revision=0).write()
+    """Of the first revision of version 1, in which nothing else guards the count."""
+    (path,) = a_log(tmp_path, version=1, revision=0).write()
     _set_head(path, committed=committed)
     reader, records = read(survey([tmp_path]).logs[0])
     assert np.array_equal(records["chan_seq"], np.arange(1000))
@@ -284,8 +292,8 @@ def test_a_sealed_file_has_as_many_records_as_its_size_says(tmp_path: Path, comm
 def test_a_flipped_bit_of_a_count_is_told_and_costs_nothing(
     tmp_path: Path, name: str, bit: int, sealed: bool
 ) -> None:
-    """Behind the last record of an open file there are zeros, as the writer makes room."""
-    (path,) = a_log(tmp_path).write(sealed=sealed)
+    """Of version 1. Behind the records of an open file there are zeros, as for those to come."""
+    (path,) = a_log(tmp_path, version=1).write(sealed=sealed)
     count = 1001 if name == "committed" else ~1001 & (1 << 64) - 1
     _set_head(path, **{name: count ^ 1 << bit})
     if not sealed:
@@ -305,8 +313,8 @@ def test_a_flipped_bit_of_a_count_is_told_and_costs_nothing(
 def test_a_writer_that_was_killed_between_the_count_and_its_complement(
     tmp_path: Path, behind: int
 ) -> None:
-    """An append of a channel's name and a record counts both at once."""
-    (path,) = a_log(tmp_path).write(sealed=False)
+    """Of version 1. An append of a channel's name and a record counts both at once."""
+    (path,) = a_log(tmp_path, version=1).write(sealed=False)
     _set_head(path, committed_not=~(1001 - behind) & (1 << 64) - 1)
     reader, records = read(survey([tmp_path]).logs[0])
     assert len(records) == 1000
@@ -318,7 +326,8 @@ def test_a_writer_that_was_killed_between_the_count_and_its_complement(
 def test_a_flipped_bit_of_what_was_dropped_makes_no_record_lost(
     tmp_path: Path, name: str, bit: int
 ) -> None:
-    (path,) = a_log(tmp_path).write(dropped=1)
+    """Of version 1."""
+    (path,) = a_log(tmp_path, version=1).write(dropped=1)
     count = 1 if name == "dropped" else ~1 & (1 << 64) - 1
     _set_head(path, **{name: count ^ 1 << bit})
     (log,) = survey([tmp_path]).logs
@@ -333,12 +342,206 @@ def test_a_flipped_bit_of_what_was_dropped_makes_no_record_lost(
 def test_a_flipped_bit_of_the_end_changes_nothing_and_is_told(
     tmp_path: Path, files: int, bit: int
 ) -> None:
-    paths = a_log(tmp_path).write(files=files)
-    word = schema.CLOSED if files == 1 else schema.ROTATED
+    """Of version 1."""
+    paths = a_log(tmp_path, version=1).write(files=files)
+    word = schema.ENDS_1[schema.CLOSED if files == 1 else schema.ROTATED]
     _set_head(paths[0], sealed=word ^ 1 << bit)
     (log,) = survey([tmp_path]).logs
     assert (log.closed, log.incomplete) == (True, "")
     assert log.files[0].problems == ("the header's word about the end of the file is damaged",)
+
+
+# ---- version 2: all of a header is under CRCs
+
+
+def _flip(path: Path, *bits: int) -> None:
+    raw = bytearray(path.read_bytes())
+    for bit in bits:
+        raw[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(raw)
+
+
+def _offset(name: str) -> int:
+    fields = schema.HEADER.fields
+    assert fields is not None
+    return 8 * fields[name][1]
+
+
+def test_no_bit_of_a_header_can_be_flipped_without_being_told(tmp_path: Path) -> None:
+    """Each of the 32,768: the file is refused, or says the same as before and what is damaged."""
+    log = a_log(tmp_path, 3, clock=10**18)
+    (path,) = log.write(dropped=5)
+    before = read_segment(str(path))
+    assert isinstance(before, Segment)
+    assert before.file.problems == ()
+    assert (before.file.records, before.dropped, before.sealed) == (4, 5, True)
+    whole = path.read_bytes()
+    told = set()
+    for bit in range(8 * schema.HEADER_BYTES):
+        with path.open("r+b", buffering=0) as file:  # in place: a truncated file costs the disk
+            os.pwrite(file.fileno(), bytes([whole[bit // 8] ^ 1 << bit % 8]), bit // 8)
+            found = read_segment(str(path))
+            os.pwrite(file.fileno(), whole[bit // 8 : bit // 8 + 1], bit // 8)
+        if isinstance(found, FileReport):
+            told.update(problem.partition(":")[0] for problem in found.problems)
+            continue
+        assert found.file.problems, f"bit {bit} of byte {bit // 8}"
+        told.update(found.file.problems)
+        clock_ns = found.file.clock_ns  # of the only anchor, unless that is what is damaged
+        assert clock_ns in (0, before.file.clock_ns)
+        file = replace(found.file, problems=(), clock_ns=before.file.clock_ns)
+        assert replace(found, file=file) == before, f"bit {bit} of byte {bit // 8}"
+    assert told == {
+        "wrong magic",
+        "header CRC does not match",
+        "schema text does not match its CRC",
+        "the header's count of records is damaged",
+        "the header's count of dropped records is damaged",
+        "an anchor of the clocks in the header is damaged",
+        "unused bytes of the header are damaged",
+    }
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_no_bit_of_a_header_makes_the_audit_accuse(tmp_path: Path, which: int, local: Any) -> None:
+    """One of each field, in one file of two of a sender, or of two of a listener that got all."""
+    sender, listener = LogWriter(tmp_path, 1, clock=1), LogWriter(tmp_path, 2, clock=1)
+    sends(sender, "c", np.arange(2000))
+    listener.add(Kind.LISTEN, channel="c")
+    receives(listener, "c", np.arange(2000))
+    path = [*sender.write(files=2), *listener.write(files=2)][which]
+    for name in schema.HEADER.names or ():
+        bit = _offset(name) + (30 if name == "state" else 3)
+        _flip(path, bit)
+        result = audit.run(local, survey([tmp_path]), tmp_path / "out")
+        assert not result.violation, name
+        assert any(report.problems for report in result.reports), name
+        assert not any(row["lost"] or row["corrupted"] for row in result.rows), name
+        _flip(path, bit)
+
+
+@pytest.mark.parametrize("word", ["state", "dropped"])
+@pytest.mark.parametrize("bits", [(0, 1), (3, 40), (29, 30, 31), (62, 63), tuple(range(64))])
+def test_of_a_count_with_several_flipped_bits_nothing_is_believed(
+    tmp_path: Path, word: str, bits: tuple[int, ...]
+) -> None:
+    (path,) = a_log(tmp_path).write()
+    _flip(path, *(_offset(word) + bit for bit in bits))
+    (log,) = survey([tmp_path]).logs
+    reader, records = read(log)
+    assert np.array_equal(records["chan_seq"], np.arange(1000)), "all that are whole"
+    assert reader.incomplete
+    what = "records" if word == "state" else "dropped records"
+    assert f"the header's count of {what} is damaged" in reader.reports[0].problems
+
+
+def test_behind_a_damaged_count_records_are_looked_for_over_zeros_and_damage(
+    tmp_path: Path,
+) -> None:
+    (path,) = a_log(tmp_path, 2 * CHUNK_RECORDS).write(sealed=False)
+    flip_bit(path, 5)
+    _flip(path, _offset("state") + 1, _offset("state") + 7)
+    with path.open("ab") as file:
+        file.write(bytes(3 * CHUNK_RECORDS * schema.RECORD_BYTES))
+    reader, records = read(survey([tmp_path]).logs[0])
+    assert len(records) == 2 * CHUNK_RECORDS - 1
+    assert reader.reports[0].damaged == 2, "the flipped one, and one that may have been there"
+
+
+def test_a_word_of_another_file_or_place_is_not_believed(tmp_path: Path) -> None:
+    first, second = a_log(tmp_path).write(files=2)
+    raw, other = bytearray(first.read_bytes()), second.read_bytes()
+    at = _offset("state") // 8
+    for part in (other[at : at + 8], raw[at + 8 : at + 16]):
+        raw[at : at + 8] = part
+        first.write_bytes(raw)
+        found = read_segment(str(first))
+        assert isinstance(found, Segment)
+        assert found.file.problems == ("the header's count of records is damaged",)
+
+
+def test_an_anchor_that_was_being_written_when_its_process_died(tmp_path: Path) -> None:
+    """The mark stands where the CRC is; that is no damage, and the others tell the time."""
+    (path,) = a_log(tmp_path, clock=77).write(sealed=False)
+    raw = bytearray(path.read_bytes())
+    anchors = np.frombuffer(raw, dtype=schema.HEADER, count=1)["anchors"][0]
+    anchors[1]["tsc"], anchors[1]["crc"] = 9, schema.WRITING
+    path.write_bytes(raw)
+    (log,) = survey([tmp_path]).logs
+    assert (log.files[0].clock_ns, log.files[0].problems) == (77, ())
+    anchors[1]["crc"] ^= 1 << 9
+    path.write_bytes(raw)
+    (log,) = survey([tmp_path]).logs
+    assert log.files[0].problems == ("an anchor of the clocks in the header is damaged",)
+
+
+def test_the_newest_anchor_tells_the_time(tmp_path: Path) -> None:
+    (path,) = a_log(tmp_path, clock=77).write()
+    raw = bytearray(path.read_bytes())
+    anchors = np.frombuffer(raw, dtype=schema.HEADER, count=1)["anchors"][0]
+    for at, number in ((1, 16), (2, 2)):
+        anchors[at]["realtime_ns"], anchors[at]["number"] = 1000 * number, number
+        anchors[at]["crc"] = crc32c(anchors[at].tobytes()[:28])
+    path.write_bytes(raw)
+    assert survey([tmp_path]).logs[0].files[0].clock_ns == 16000
+
+
+def test_a_version_that_is_not_known_says_which_and_what_to_do(tmp_path: Path) -> None:
+    (path,) = a_log(tmp_path).write()
+    raw = bytearray(path.read_bytes())
+    raw[7] = 3
+    problem = header_problem(bytes(raw))
+    assert problem == "header CRC does not match: it is of another version than 3"
+    raw[508:512] = crc32c(bytes(raw[:508])).to_bytes(4, "little")
+    problem = header_problem(bytes(raw))
+    assert problem is not None
+    assert problem.startswith("version 3 of the format, and these jobs know 1 and 2")
+    assert "upgrade pynotify where the jobs run" in problem
+
+
+def test_a_machine_of_another_byte_order(tmp_path: Path) -> None:
+    (path,) = a_log(tmp_path).write()
+    raw = bytearray(path.read_bytes())
+    raw[8:12] = raw[8:12][::-1]
+    raw[508:512] = crc32c(bytes(raw[:508])).to_bytes(4, "little")
+    assert header_problem(bytes(raw)) == "written on a machine of another byte order"
+
+
+def test_logs_of_both_versions_are_one_table(tmp_path: Path) -> None:
+    """A log that the older version wrote, and the listener of it that the newer one did."""
+    for version, place in ((1, "old"), (2, "new")):
+        sender = LogWriter(tmp_path / place, 1, log_id=1, version=version)
+        sends(sender, "c", np.arange(2000))
+        sender.write(files=2)
+        listener = LogWriter(tmp_path / place, 2, log_id=2)
+        listener.add(Kind.LISTEN, channel="c")
+        receives(listener, "c", np.arange(2000))
+        listener.write()
+    results = {
+        (place, job): run_job(job, [str(tmp_path / place)], tmp_path / f"{place}-{job}")[0]
+        for place in ("old", "new")
+        for job in ("audit", "latency")
+    }
+    for job in ("audit", "latency"):
+        old, new = results["old", job], results["new", job]
+        assert old["rows"] == new["rows"]
+        assert old["totals"] == new["totals"]
+        assert len(old["segments"]) == 3
+        assert not any(segment["problems"] for segment in old["segments"])
+    (row,) = results["old", "audit"]["rows"]
+    assert (row["distinct"], row["lost"], row["corrupted"], row["unproven"]) == (2000, 0, 0, 0)
+
+
+def test_a_log_of_the_writer_of_version_1(tmp_path: Path) -> None:
+    """Two files that its last program wrote: closed, and killed in the middle."""
+    found = survey([Path(__file__).parent / "pynlog1"])
+    assert [log.files[0].version for log in found.logs] == [1, 1]
+    for log in found.logs:
+        reader, records = read(log)
+        assert (reader.reports[0].damaged, reader.reports[0].problems) == (0, [])
+        assert np.array_equal(records["chan_seq"], np.arange(40))
+        assert log.files[0].clock_ns > 0
+    assert sorted(log.closed for log in found.logs) == [False, True]
 
 
 def test_a_last_part_that_is_missing(tmp_path: Path) -> None:

@@ -251,6 +251,9 @@ def a_report(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         gone = LogWriter(logs, 2, **head)
         gone.add(Kind.DROP, ts=10**9 + 5 * 10**8)
         gone.write(sealed=False)
+        again = LogWriter(logs, 2, **head)  # another connection of the process
+        again.add(Kind.WAKE, ts=[2 * 10**9])
+        again.write()
         for log in (sender, listener):
             log.write()
     (logs / "bad.pynlog").write_bytes(b"<b>bad")
@@ -304,21 +307,28 @@ def test_the_page_draws_each_clock_by_itself(a_report: tuple[Path, dict[str, Any
     labels = [re.search(r'aria-label="([^"]*)"', plot)[1] for plot in plots]  # type: ignore[index]
     assert labels == [
         "latency by percentile",
+        "latency by what ended the sleep",
         *[
             "messages and latency over time",
             "p99 latency by channel and time",
             "messages not finished over time",
-            "connections over time",
+            "processes over time",
         ]
         * 2,
     ]
     begins = [re.search(r'data-place="(.*?)" data-begin="(.*?)" data-end', plot) for plot in plots]
-    assert len({found.groups() for found in begins[1:] if found}) == 2, "they go by one scale"
-    assert plots[4].count("<title>Gap at ") == 1
-    assert [plots[4].count(f", {end}</title></rect>") for end in ("closed", "not closed")] == [2, 1]
+    assert len({found.groups() for found in begins[2:] if found}) == 2, "they go by one scale"
+    lanes = plots[5]
+    assert lanes.count("<title>Gap at ") == 1
+    assert [lanes.count(f", {end}</title></rect>") for end in ("closed", "not closed")] == [2, 2]
+    assert (lanes.count("<title>start, "), lanes.count("<title>death, ")) == (3, 1)
+    (death,) = re.findall(r"<title>death, (.*?)</title>", lanes)
+    assert death == "pid 2, 2 connections: 01:46:41.500 to 01:46:42, not closed"
+    assert lanes.count("<g><title>pid ") == 3, "a lane for each process"
+    assert plots[1].count('class="curve"') == 1, "all were received without sleeping"
     assert plots[0].count('class="curve"') == 7
     # 3 s of three channels in windows of 20 ms
-    assert 400 < plots[2].count("<rect") < 3 * 160
+    assert 400 < plots[3].count("<rect") < 3 * 160
 
 
 def test_it_begins_with_a_sentence(
@@ -329,7 +339,7 @@ def test_it_begins_with_a_sentence(
     assert '<p class="verdict good">Nothing that was owed is missing' in head
     assert "<dt>command</dt><dd>python -m spark_jobs report " in head
     assert "<dt>time</dt><dd>2001-09-09 01:46:41.000 to 2001-09-09 01:46:43.999 UTC, 3 s<" in head
-    assert "6 connections of 6 processes on 1 host with 2 clocks" in head
+    assert "8 connections of 6 processes on 1 host with 2 clocks" in head
     log = LogWriter(tmp_path / "logs", 1)
     sends(log, "lossy", np.arange(10))
     receives(log, "lossy", np.array([1, 2, 4]))
@@ -353,7 +363,9 @@ def test_latency_by_what_ended_the_sleep(
         log.write()
     assert run(capsys, "report", tmp_path / "logs", "--out", tmp_path / "out")[0] == 0
     content = (tmp_path / "out" / "report.html").read_text()
-    (told,) = re.findall(r"<h2>Latency by what ended the sleep</h2>(.*?)</table>", content, re.S)
+    (told,) = re.findall(
+        r"<h2>Percentiles by what ended the sleep</h2>(.*?)</table>", content, re.S
+    )
     rows = re.findall(r"<tr><td>(\w+)</td>(.*?)</tr>", told)
     values = {name: re.findall(r'data-value="(\d+)"', cells) for name, cells in rows}
     assert [int(each) for each in values["fd"]] == [100, *[900] * 6]
@@ -362,6 +374,8 @@ def test_latency_by_what_ended_the_sleep(
     assert p50 == pytest.approx(1000, rel=0.004)
     assert p90 == pytest.approx(3000, rel=0.004)
     assert list(values) == ["signal", "fd"]
+    (plot,) = re.findall(r"<h2>Latency by what ended the sleep</h2>(.*?)</figure>", content, re.S)
+    assert re.findall(r"<g><title>(\w+)</title>", plot) == ["signal", "fd"]
 
 
 def test_topics_are_told(a_report: tuple[Path, dict[str, Any]]) -> None:

@@ -95,9 +95,20 @@ WITH_CRC static uint32_t crc32c_sse42(uint32_t crc, const void *p, size_t n)
         c = _mm_crc32_u8((uint32_t) c, *s++);
     return ~(uint32_t) c;
 }
+
+WITH_CRC static uint32_t word_sse42(uint32_t crc, uint32_t word)
+{
+    return ~_mm_crc32_u32(~crc, word);
+}
 #endif
 
+static uint32_t word_portable(uint32_t crc, uint32_t word)
+{
+    return pn_crc32c_portable(crc, &word, sizeof(word));
+}
+
 static uint32_t (*crc32c)(uint32_t, const void *, size_t) = pn_crc32c_portable;
+static uint32_t (*crc32c_word)(uint32_t, uint32_t) = word_portable;
 
 __attribute__((constructor)) static void crc32c_prepare(void)
 {
@@ -118,12 +129,19 @@ __attribute__((constructor)) static void crc32c_prepare(void)
     unsigned a, b, c, d;
 
     /* not __builtin_cpu_supports(), for which a compiler may link its own run-time library */
-    if (__get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_2) && (c & bit_PCLMUL))
+    if (__get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_2) && (c & bit_PCLMUL)) {
         crc32c = crc32c_sse42;
+        crc32c_word = word_sse42;
+    }
 #endif
 }
 
 uint32_t pn_crc32c(uint32_t crc, const void *p, size_t n)
 {
     return crc32c(crc, p, n);
+}
+
+uint32_t pn_crc32c_word(uint32_t crc, uint32_t word)
+{
+    return crc32c_word(crc, word);
 }

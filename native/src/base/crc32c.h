@@ -9,6 +9,8 @@
 
 /* Reflected; chainable: start with 0. */
 uint32_t pn_crc32c(uint32_t crc, const void *p, size_t n);
+/* The same of the four bytes of `word`, for what is counted all the time. */
+uint32_t pn_crc32c_word(uint32_t crc, uint32_t word);
 /* The same without the instruction; for tests and for processors that have none. */
 uint32_t pn_crc32c_portable(uint32_t crc, const void *p, size_t n);
 

@@ -1,10 +1,9 @@
 /*
  * latency_log.c -- the latency log writer; latency_log.h has the format and the contract.
  *
- * 1. A record is copied to its place, then `committed` is stored with release, and then its
- *    complement. A death in between leaves a record that no reader reads, or a complement that is
- *    one append behind: a reader looks whether the record in question is whole. Nothing is ever
- *    rewritten.
+ * 1. A record is copied to its place, then `state`, a count and its CRC in one word, is stored with
+ *    release. A death in between leaves a record that no reader reads. Nothing is ever rewritten
+ *    but anchors: one says so by its CRC, before and until it is whole again.
  * 2. No page is touched that has not been allocated and faulted in before: room is made in chunks,
  *    so a full disk is ENOSPC from fallocate or write and never a SIGBUS, and the common append is
  *    a CRC and a few stores.  Zeros are written only where no record has been.
@@ -56,19 +55,19 @@
 #define ANCHOR_NS ((uint64_t) 10000000000)
 
 static const char SCHEMA[] =
-    "{\"format\":\"pynlog\",\"version\":1,"
+    "{\"format\":\"pynlog\",\"version\":2,"
     "\"record\":[[\"ts\",\"<u8\"],[\"ref_ts\",\"<u8\"],[\"commit_seq\",\"<u8\"],"
     "[\"chan_seq\",\"<u8\"],[\"channel\",\"<u4\"],[\"bytes\",\"<u4\"],[\"peer\",\"<u4\"],"
     "[\"lag\",\"<u4\"],[\"kind\",\"|u1\"],[\"wake\",\"|u1\"],[\"attempts\",\"|u1\"],"
     "[\"flags\",\"|u1\"],[\"batch\",\"<u4\"],[\"aux\",\"<u8\"]],"
     "\"units\":{\"ts\":\"ns CLOCK_MONOTONIC\",\"ref_ts\":\"ns CLOCK_MONOTONIC\","
     "\"bytes\":\"bytes\",\"lag\":\"messages\",\"batch\":\"messages\","
-    "\"aux\":\"high 32: CRC32C of the record with them zero\"},"
+    "\"aux\":\"high 32: CRC32C of the 60 bytes before\"},"
     "\"kinds\":{\"SEND\":1,\"RECV\":2,\"FIN\":3,\"REQ\":4,\"TIMEOUT\":5,\"SIGNAL\":6,\"WAKE\":7,"
     "\"LISTEN\":8,\"UNLISTEN\":9,\"DROP\":10,\"CHANDEF\":11,\"PUBLISH\":12,\"DELIVER\":13},"
     "\"wakes\":{\"none\":0,\"signal\":1,\"fd\":2,\"timer\":3,\"neighbour\":4},"
-    "\"header\":{\"header_crc\":508,\"anchors\":512,\"committed\":1024,\"dropped\":1032,"
-    "\"sealed\":1040,\"committed_not\":1048,\"dropped_not\":1056,\"schema\":1152}}";
+    "\"header\":{\"header_crc\":508,\"anchors\":512,\"state\":1024,\"dropped\":1032,"
+    "\"schema\":1152}}";
 
 _Static_assert(sizeof(SCHEMA) <= sizeof(((struct pn_latlog_header *) 0)->schema), "schema fits");
 
@@ -83,7 +82,8 @@ struct segment {
     struct pn_latlog_header *map;
     uint64_t size, capacity;
     uint64_t ready; /* records whose pages are allocated and faulted in */
-    uint64_t n;     /* = committed */
+    uint64_t n;     /* = what `state` counts */
+    uint32_t crc;   /* = header_crc */
     uint64_t anchored_ns;
     uint32_t anchors;
     bool on_tmpfs;
@@ -198,18 +198,36 @@ static void *record_at(const struct segment *seg, uint64_t i)
 static void put_anchor(struct segment *seg, struct pn_latlog_header *h)
 {
     uint32_t i = seg->anchors;
-    struct pn_latlog_anchor a = {.tsc = read_tsc(),
-                                 .monotonic_ns = clock_ns(CLOCK_MONOTONIC),
-                                 .realtime_ns = clock_ns(CLOCK_REALTIME),
-                                 .number = seg->anchors};
+    struct pn_latlog_anchor *to, a = {.tsc = read_tsc(),
+                                      .monotonic_ns = clock_ns(CLOCK_MONOTONIC),
+                                      .realtime_ns = clock_ns(CLOCK_REALTIME),
+                                      .number = seg->anchors};
 
     /* The first stays for good: with the newest it spans the file. */
     if (i >= PN_LATLOG_ANCHORS)
         i = 1 + (i - 1) % (PN_LATLOG_ANCHORS - 1);
-    a.crc = pn_crc32c(0, &a, offsetof(struct pn_latlog_anchor, crc));
-    h->anchors[i] = a;
+    to = &h->anchors[i];
+    /* No store of the clocks is before that of the mark, nor any behind that of the CRC. */
+    pn_store_relaxed(&to->crc, PN_LATLOG_WRITING);
+    pn_fence_release();
+    to->tsc = a.tsc;
+    to->monotonic_ns = a.monotonic_ns;
+    to->realtime_ns = a.realtime_ns;
+    to->number = a.number;
+    pn_store_release(&to->crc, pn_crc32c(0, &a, offsetof(struct pn_latlog_anchor, crc)));
     seg->anchors++;
     seg->anchored_ns = a.monotonic_ns;
+}
+
+/* A word of a header: `low`, and its CRC, which continues `crc`. */
+static uint64_t guarded(uint32_t crc, uint32_t low)
+{
+    return low | (uint64_t) pn_crc32c_word(crc, low) << 32;
+}
+
+static uint64_t dropped_word(uint32_t crc, uint64_t dropped)
+{
+    return guarded(~crc, dropped < UINT32_MAX ? (uint32_t) dropped : UINT32_MAX);
 }
 
 /* Large steps are cheap, but the first files of a log are for those that write little. */
@@ -302,7 +320,7 @@ static void segment_seal(struct segment *seg, uint32_t how)
     uint64_t end = record_end(seg->n);
 
     put_anchor(seg, seg->map);
-    pn_store_release(&seg->map->sealed, how);
+    pn_store_release(&seg->map->state, guarded(seg->crc, (uint32_t) seg->n | how));
     /* where it cannot be cut zeros stay behind the records, which no reader minds */
     (void) (file_is_ours(&seg->file) && ftruncate(seg->file.fd, (off_t) end) == 0);
     segment_unmap(seg);
@@ -343,9 +361,9 @@ static int segment_fill(pn_latlog *log, struct segment *seg, struct pn_latlog_he
     h->part = log->files;
     h->capacity = seg->capacity;
     h->header_crc = pn_crc32c(0, h, offsetof(struct pn_latlog_header, header_crc));
-    pn_store_relaxed(&h->dropped, log->dropped);
-    pn_store_relaxed(&h->dropped_not, ~log->dropped);
-    pn_store_relaxed(&h->committed_not, UINT64_MAX);
+    seg->crc = h->header_crc;
+    pn_store_relaxed(&h->dropped, dropped_word(seg->crc, log->dropped));
+    pn_store_relaxed(&h->state, guarded(seg->crc, 0));
     put_anchor(seg, h);
     n = pwrite(seg->file.fd, h, sizeof(*h), 0);
     if (n >= 0 && n != (ssize_t) sizeof(*h))
@@ -452,7 +470,7 @@ uint32_t pn_latlog_name_crc(const pn_latlog *log, uint32_t id)
 static void put_words(struct segment *seg, uint64_t at, const struct pn_latwords *words)
 {
     uint64_t *to = record_at(seg, at);
-    uint64_t crc = pn_crc32c(0, words, sizeof(*words));
+    uint64_t crc = pn_crc32c(0, words, PN_LATLOG_RECORD - 4);
 
     for (int i = 0; i < 7; i++)
         to[i] = words->w[i];
@@ -517,8 +535,7 @@ static void drop(pn_latlog *log)
         pn_fetch_add_relaxed(log->count_dropped, 1);
     if (log->seg.map == NULL)
         return;
-    pn_store_relaxed(&log->seg.map->dropped, log->dropped);
-    pn_store_release(&log->seg.map->dropped_not, ~log->dropped);
+    pn_store_relaxed(&log->seg.map->dropped, dropped_word(log->seg.crc, log->dropped));
 }
 
 void pn_latlog_append_words(pn_latlog *log, const struct pn_latwords *words)
@@ -543,9 +560,8 @@ void pn_latlog_append_words(pn_latlog *log, const struct pn_latwords *words)
         n += put_chandef(log, channel, c);
     put_words(seg, n, words);
     seg->n = n + 1;
-    /* Pairs with the acquire load of a reader: below `committed` all bytes are there. */
-    pn_store_release(&seg->map->committed, seg->n);
-    pn_store_release(&seg->map->committed_not, ~seg->n);
+    /* Pairs with the acquire load of a reader: of what is counted all bytes are there. */
+    pn_store_release(&seg->map->state, guarded(seg->crc, (uint32_t) seg->n));
     /* The next record's line, which only the kernel has had in its cache: a lock would wait. */
     __builtin_prefetch(record_at(seg, seg->n), 1);
 }
@@ -589,8 +605,8 @@ static void describe_format(struct pn_latlog_header *h)
     h->revision = PN_LATLOG_REVISION;
     h->schema_off = (uint32_t) offsetof(struct pn_latlog_header, schema);
     h->schema_len = (uint32_t) sizeof(SCHEMA) - 1;
-    h->schema_id = pn_crc32c(0, SCHEMA, sizeof(SCHEMA) - 1);
     memcpy(h->schema, SCHEMA, sizeof(SCHEMA));
+    h->schema_id = pn_crc32c(0, h->schema, sizeof(h->schema));
 }
 
 static int open_directory(const char *path, struct file *dir)

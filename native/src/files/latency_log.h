@@ -3,9 +3,11 @@
  *
  * One log per connection; a log is a sequence of files ("segments"), each of a 4096-byte header
  * and 64-byte records, mapped MAP_SHARED, so that what was appended survives kill -9. A reader
- * trusts records [0, committed) of a file and each record's own CRC, and nothing else. `committed`
- * and `dropped` are under no CRC, since both change all the time; each has its complement beside
- * it, so that a flipped bit is told, and cannot pass a listener's loss off as the engine's.
+ * trusts as many records of a file as `state` counts, each record's own CRC, and nothing else.
+ *
+ * All of a header is under a CRC, so that no flipped bit passes a listener's loss off as the
+ * engine's. What changes while the log is written are words of 64 bits, each with its own in its
+ * high half, and anchors: one store replaces a word, and its CRC with it.
  *
  *   <host>.<boot8>.<pid>.<starttime>.<segno>.pynlog      segno is unique within the process
  *
@@ -48,10 +50,11 @@
 #include "base/atomic.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "pynlog v1 is little-endian and is written as it lies in memory"
+#error "pynlog v2 is little-endian and is written as it lies in memory"
 #endif
 
-#define PN_LATLOG_MAGIC      "PYNLOG\0\1"
+#define PN_LATLOG_MAGIC      "PYNLOG\0\2"
+#define PN_LATLOG_MAGIC_1    "PYNLOG\0\1" /* which is recycled, too; nothing else reads it here */
 #define PN_LATLOG_ENDIAN     0x01020304u
 #define PN_LATLOG_HEADER     4096u
 #define PN_LATLOG_RECORD     64u
@@ -59,12 +62,16 @@
 #define PN_LATLOG_NAME_PIECE 32u
 #define PN_LATLOG_NAME_MAX   4096u
 
-#define PN_LATLOG_REVISION 2u
+#define PN_LATLOG_REVISION 3u
 
-/* How a file ended: the log was closed, or goes on in another file.  No flipped bit or two make one
- * of the other, or of 0. */
-#define PN_LATLOG_CLOSED  0x5ca1ab1eu
-#define PN_LATLOG_ROTATED 0xa35e54e1u
+/* `state`: how many records there are, and, from bit 30 on, how the file ended: not at all, the log
+ * was closed, or it goes on in another file. */
+#define PN_LATLOG_COUNT   0x3fffffffu
+#define PN_LATLOG_CLOSED  0x40000000u
+#define PN_LATLOG_ROTATED 0x80000000u
+
+/* The CRC of an anchor that is being written.  A process that dies then leaves it behind. */
+#define PN_LATLOG_WRITING 0x77726974u
 
 #define PN_LATLOG_SEGMENT_MIN   ((uint64_t) 256 << 10)
 #define PN_LATLOG_SEGMENT_MAX   ((uint64_t) 64 << 20)
@@ -103,20 +110,21 @@ struct pn_latrec {
     uint32_t channel, bytes, peer, lag;        /* channel: an id of pn_latlog_channel, 0 = none */
     uint8_t kind, wake, attempts, flags;
     uint32_t batch;
-    uint64_t aux; /* high half: CRC32C of the record with that half zero */
+    uint64_t aux; /* high half: CRC32C of the 60 bytes before it */
 };
 
-/* Three clocks read together; crc covers the three. One that does not match was being written. */
+/* Three clocks read together; crc covers all that is before it.  All 0: not used yet. */
 struct pn_latlog_anchor {
     uint64_t tsc, monotonic_ns, realtime_ns;
-    uint32_t crc, number;
+    uint32_t number;
+    pn_atomic_u32 crc; /* or PN_LATLOG_WRITING */
 };
 
 /* W: the writing connection only. R: any process. */
 struct pn_latlog_header {
     char magic[8];
     uint32_t endian, header_len, record_len;
-    uint32_t schema_id; /* CRC32C of the schema text */
+    uint32_t schema_id; /* CRC32C of `schema`, to its end */
     uint32_t schema_off, schema_len;
     uint64_t log_id;    /* random; the same in all files of one log */
     uint64_t capacity;  /* records */
@@ -125,20 +133,17 @@ struct pn_latlog_header {
     uint32_t segno, part; /* part: 0, 1, 2 ... within the log */
     char host[64], boot_id[40], machine_id[40];
     char segment[160]; /* the engine's name, as given to pn_latlog_open */
-    uint32_t revision; /* PN_LATLOG_REVISION; 0: without what says "since revision 1"; below 2: no
-                        * lock says that the file is being written */
+    uint32_t revision; /* PN_LATLOG_REVISION; below 2: no lock says that the file is written */
     uint32_t reserved_word;
-    uint64_t time_namespace; /* inode; 0: the kernel has none.  Since revision 1 */
+    uint64_t time_namespace; /* inode; 0: the kernel has none */
     uint8_t reserved[116];
     uint32_t header_crc; /* CRC32C of all bytes before it */
     struct pn_latlog_anchor anchors[PN_LATLOG_ANCHORS];
-    pn_atomic_u64 committed; /* records; release store after the record's bytes */
-    pn_atomic_u64 dropped;   /* of this log since it was opened */
-    pn_atomic_u32 sealed;    /* PN_LATLOG_CLOSED, PN_LATLOG_ROTATED; revision 0: 1 for both */
-    uint32_t reserved_end;
-    /* ~committed and ~dropped, each stored after its own.  Since revision 1 */
-    pn_atomic_u64 committed_not, dropped_not;
-    uint8_t pad[88]; /* committed's line is written at every record: keep it alone */
+    /* In the low half a number, in the high one the CRC32C of these four bytes, which continues
+     * header_crc, of `dropped` ~header_crc: a word of another file, or place, does not match. */
+    pn_atomic_u64 state;   /* PN_LATLOG_COUNT; release store after the record's bytes */
+    pn_atomic_u64 dropped; /* of this log since it was opened; UINT32_MAX: that, or more */
+    uint8_t zeros[112];    /* the line of `state` is written at every record: keep it alone */
     char schema[2944];
 };
 
@@ -146,8 +151,9 @@ _Static_assert(sizeof(struct pn_latrec) == PN_LATLOG_RECORD, "record");
 _Static_assert(sizeof(struct pn_latlog_header) == PN_LATLOG_HEADER, "header");
 _Static_assert(offsetof(struct pn_latlog_header, header_crc) == 508, "header crc");
 _Static_assert(offsetof(struct pn_latlog_header, revision) == 376, "revision");
-_Static_assert(offsetof(struct pn_latlog_header, committed) == 1024, "committed");
-_Static_assert(offsetof(struct pn_latlog_header, committed_not) == 1048, "committed_not");
+_Static_assert(offsetof(struct pn_latlog_header, state) == 1024, "state");
+_Static_assert(offsetof(struct pn_latlog_header, dropped) == 1032, "dropped");
+_Static_assert(offsetof(struct pn_latlog_anchor, crc) == 28, "anchor crc");
 _Static_assert(offsetof(struct pn_latlog_header, schema) == 1152, "schema");
 _Static_assert(sizeof(pn_atomic_u64) == 8, "plain 64-bit atomics");
 

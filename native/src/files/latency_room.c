@@ -148,8 +148,30 @@ uint64_t pn_latroom_largest(void)
                                                                           : (uint64_t) r.rlim_cur;
 }
 
+static bool is_version_1(const struct pn_latlog_header *h)
+{
+    return memcmp(h->magic, PN_LATLOG_MAGIC_1, sizeof h->magic) == 0;
+}
+
+/* What changes in a header.  Version 1 has plain numbers there; the rest is where it is. */
+struct counts {
+    uint64_t records, dropped;
+    uint32_t sealed, nothing;
+};
+
+static struct counts counts_of(const struct pn_latlog_header *h)
+{
+    struct counts c;
+    memcpy(&c, (const char *) h + offsetof(struct pn_latlog_header, state), sizeof c);
+    if (!is_version_1(h))
+        c = (struct counts) {c.records & PN_LATLOG_COUNT, (uint32_t) c.dropped,
+                             (uint32_t) c.records & ~PN_LATLOG_COUNT, 0};
+    return c;
+}
+
 static bool note(int dir, const struct pn_latlog_header *h)
 {
+    struct counts c = counts_of(h);
     char line[200];
     int fd = openat(dir, PN_LATROOM_LEDGER,
                     O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
@@ -158,9 +180,8 @@ static bool note(int dir, const struct pn_latlog_header *h)
     /* the newline in front ends what a full disk may have left of the line before */
     int len = snprintf(line, sizeof line,
                        "\n{\"log_id\":\"%016llx\",\"part\":%u,\"records\":%llu,\"dropped\":%llu}\n",
-                       (unsigned long long) h->log_id, h->part,
-                       (unsigned long long) pn_load_relaxed(&h->committed),
-                       (unsigned long long) pn_load_relaxed(&h->dropped));
+                       (unsigned long long) h->log_id, h->part, (unsigned long long) c.records,
+                       (unsigned long long) c.dropped);
     struct stat st;
     bool room =
         fstat(fd, &st) == 0 && (uint64_t) st.st_size + (uint64_t) len <= pn_latroom_largest();
@@ -185,10 +206,10 @@ static bool remove_idle(int dir, int fd, const struct entry *e)
         !is_named(dir, e, &st))
         return false;
     bool whole = pread(fd, &h, sizeof h, 0) == (ssize_t) sizeof h &&
-                 memcmp(h.magic, PN_LATLOG_MAGIC, sizeof h.magic) == 0;
+                 (memcmp(h.magic, PN_LATLOG_MAGIC, sizeof h.magic) == 0 || is_version_1(&h));
     if (!whole && st.st_size != 0)
         return false; /* not a log: another program's, or damaged, which is worth a look */
-    if (whole && h.revision < 2 && pn_load_relaxed(&h.sealed) == 0)
+    if (whole && h.revision < 2 && counts_of(&h).sealed == 0)
         return false; /* of an older version, whose processes take no lock */
     bool noted = !whole || note(dir, &h);
     if (unlinkat(dir, e->name, 0) < 0)
