@@ -122,8 +122,8 @@ class Receiver(Inlet):
             owes = cache(self.reader.owes)
             for returning in self._returning:
                 returning.intersection_update([key for key in returning if owes(*key)])
-            # It stays where it is meanwhile: an exception of a signal handler loses nothing of it, and
-            # a thread that polls gets nothing newer before it.
+            # It stays where it is meanwhile: an exception of a signal handler loses nothing of it,
+            # and a thread that polls gets nothing newer before it.
             messages = tuple(self.backlog)
             self.take_out(
                 {
