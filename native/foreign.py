@@ -157,7 +157,9 @@ def musl(machine: str, place: Path, compiler: str, archiver: str) -> Python:
             shutil.rmtree(place / name)
     site = place / "site"
     shutil.rmtree(site, ignore_errors=True)
-    return Python([*emulator, str(python)], site)
+    made = Python([*emulator, str(python)], site)
+    made.run("-c", "import asyncio, binascii, fcntl, mmap, select, socket, termios")
+    return made
 
 
 def _compile(source: Path, machine: str, place: Path, compiler: str, archiver: str) -> None:
@@ -171,7 +173,10 @@ def _compile(source: Path, machine: str, place: Path, compiler: str, archiver: s
     (tools / "dpkg-architecture").write_text("#!/bin/sh\nexit 1\n")
     options = "-fno-sanitize=undefined -Wno-date-time"
     (tools / "cc").write_text(
-        f'#!/bin/sh\n[ "$1" != -print-multiarch ] && exec {compiler} {options} "$@"\n'
+        "#!/bin/sh\n"
+        'for word; do shift; case "$word" in -print-multiarch) exit 1;; -[IL]/usr/*) ;; '
+        '*) set -- "$@" "$word";; esac; done\n'
+        f'exec {compiler} {options} "$@"\n'
     )
     for tool in tools.iterdir():
         tool.chmod(0o755)
@@ -203,9 +208,10 @@ def _compile(source: Path, machine: str, place: Path, compiler: str, archiver: s
     ]
     check(["./configure", *target, *options], cwd=source, env=environment)
     # configure takes it for glibc: extensions would not be found by the names that they have.
-    name = f"cpython-3{sys.version_info.minor}-{machine}-linux-musl"
-    names = [f"SOABI={name}", f"EXT_SUFFIX=.{name}.so"]
-    check(["make", "-j2", "install", *names], cwd=source, env=environment, timeout=3600)
+    makefile = source / "Makefile"
+    abi = f"cpython-3{sys.version_info.minor}-{machine}-linux"
+    makefile.write_text(makefile.read_text().replace(f"{abi}-gnu", f"{abi}-musl"))
+    check(["make", "-j2", "install"], cwd=source, env=environment, timeout=3600)
 
 
 def newer(minor: str, place: Path, suite: str = "sid") -> Path:
