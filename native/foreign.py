@@ -153,11 +153,13 @@ def musl(machine: str, place: Path, compiler: str, archiver: str) -> Python:
             loader.symlink_to(os.path.relpath(found, loader.parent))
         source = Apt(_OURS, place / "apt-src").source(f"python{minor}", place / "source")
         _compile(source, machine, place, compiler, archiver)
-        for name in ("apt", "apt-src", "source"):
+        for name in ("apt", "apt-src", "source", "tools"):
             shutil.rmtree(place / name)
     site = place / "site"
     shutil.rmtree(site, ignore_errors=True)
-    return Python([*emulator, str(python)], site)
+    made = Python([*emulator, str(python)], site)
+    made.run("-c", "import asyncio, binascii, fcntl, mmap, select, socket, termios")
+    return made
 
 
 def _compile(source: Path, machine: str, place: Path, compiler: str, archiver: str) -> None:
@@ -165,9 +167,23 @@ def _compile(source: Path, machine: str, place: Path, compiler: str, archiver: s
     loader = f"/lib/ld-musl-{machine}.so.1"
     if machine == _OURS:  # it is not where programs look for it, and is not to be
         loader = f"{place / 'root'}{loader}"
+    # What it asks where this machine's own headers are, which are not musl's.
+    tools = place / "tools"
+    tools.mkdir()
+    (tools / "dpkg-architecture").write_text("#!/bin/sh\nexit 1\n")
+    options = "-fno-sanitize=undefined -Wno-date-time"
+    (tools / "cc").write_text(
+        "#!/bin/sh\n"
+        'for word; do shift; case "$word" in -print-multiarch) exit 1;; -[IL]/usr/*) ;; '
+        '*) set -- "$@" "$word";; esac; done\n'
+        f'exec {compiler} {options} "$@"\n'
+    )
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
     environment = {
         **os.environ,
-        "CC": f"{compiler} -fno-sanitize=undefined -Wno-date-time",
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        "CC": str(tools / "cc"),
         "AR": archiver,
         "RANLIB": "true",
         "READELF": program("readelf"),
@@ -176,7 +192,7 @@ def _compile(source: Path, machine: str, place: Path, compiler: str, archiver: s
         "PKG_CONFIG": "false",
         "OPT": "-DNDEBUG",
         "LDFLAGS": f"-dynamic -Wl,-dynamic-linker,{loader}",
-        "LDSHARED": f"{compiler} -shared",
+        "LDSHARED": f"{tools / 'cc'} -shared",
     }
     target = [f"--build={_OURS}-pc-linux-gnu", f"--host={machine}-pc-linux-musl"]
     options = [
@@ -191,6 +207,10 @@ def _compile(source: Path, machine: str, place: Path, compiler: str, archiver: s
         *(f"ac_cv_func_{name}=no" for name in _NEWER_THAN_MUSL),
     ]
     check(["./configure", *target, *options], cwd=source, env=environment)
+    # configure takes it for glibc: extensions would not be found by the names that they have.
+    makefile = source / "Makefile"
+    abi = f"cpython-3{sys.version_info.minor}-{machine}-linux"
+    makefile.write_text(makefile.read_text().replace(f"{abi}-gnu", f"{abi}-musl"))
     check(["make", "-j2", "install"], cwd=source, env=environment, timeout=3600)
 
 

@@ -170,7 +170,7 @@ def build(sdist: Path, each: Platform, out: Path) -> Path:
         (wheel,) = Path(place).glob("*.whl")
         run(sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", each.tag, wheel)
         (wheel,) = Path(place).glob("*.whl")
-        return Path(shutil.move(wheel, out))
+        return Path(shutil.move(wheel, out / wheel.name))
 
 
 def check(wheel: Path, each: Platform) -> None:

@@ -13,6 +13,17 @@
 
 #define PN_SHM_DIR "/dev/shm"
 
+/*
+ * Of a _Thread_local that a signal handler or a thread at its end reads: there from the thread's
+ * start, where the C library would else malloc it at the first use.  musl never does, and refuses
+ * such a module in dlopen().
+ */
+#if defined(__GLIBC__)
+#define PN_TLS_AT_START __attribute__((tls_model("initial-exec")))
+#else
+#define PN_TLS_AT_START
+#endif
+
 /* CLOCK_MONOTONIC in ns; the coarse one lags by up to a tick and costs a third. */
 int64_t pn_now_ns(void);
 int64_t pn_now_coarse_ns(void);

@@ -6,6 +6,7 @@
 #ifndef PN_TOPIC_DURABLE_H
 #define PN_TOPIC_DURABLE_H
 
+#include "base/os.h"
 #include "files/topic_log.h"
 #include "topic/area.h"
 
@@ -27,9 +28,9 @@ struct pn_sync {
     struct pn_topic_sync sync;
 };
 /* The connection whose syncs the thread puts off, or NULL; and that whose call it is in. */
-extern _Thread_local const struct pn_conn *pn_puts_off __attribute__((tls_model("initial-exec")));
-extern _Thread_local const struct pn_conn *pn_calling __attribute__((tls_model("initial-exec")));
-extern _Thread_local struct pn_sync *pn_put_off __attribute__((tls_model("initial-exec")));
+extern _Thread_local const struct pn_conn *pn_puts_off PN_TLS_AT_START;
+extern _Thread_local const struct pn_conn *pn_calling PN_TLS_AT_START;
+extern _Thread_local struct pn_sync *pn_put_off PN_TLS_AT_START;
 int pn_durable_wait(struct pn_sync *sync); /* and it is freed */
 
 void pn_durable_close(struct pn_segment *seg);

@@ -6,6 +6,7 @@
 #ifndef PN_TOPIC_JOURNAL_H
 #define PN_TOPIC_JOURNAL_H
 
+#include "base/os.h"
 #include "topic/area.h"
 
 /* Write what was noted.  -errno: nothing of it is written; the next flush writes all again if some
@@ -26,7 +27,7 @@ bool pn_durable_compacts_locked(struct pn_segment *seg, const struct pn_topic *t
 
 /* Of this thread: errno of such a sync of fsync="always" that failed; -errno: what the call has
  * done could not be written; 0: neither. */
-extern _Thread_local int pn_sync_error __attribute__((tls_model("initial-exec")));
+extern _Thread_local int pn_sync_error PN_TLS_AT_START;
 /* The log is to be written again, and the caller is told so; 0. */
 int pn_durable_unwritten(struct pn_segment *seg, int rc);
 int pn_durable_failed(const struct pn_segment *seg); /* -PN_ESYNC, and its sentence */

@@ -44,6 +44,7 @@
 #include <unistd.h>
 
 #include "base/crashpoint.h"
+#include "base/os.h"
 #include "segment/identity.h"
 #include "wakeup/group.h"
 
@@ -61,7 +62,7 @@ enum { PN_TSAN = 0 };
 enum { THE_LATCH, THE_WATCHED, THE_WAKEUP, NUM_MEMBERS }; /* of the set, and for ppoll() */
 
 /* The wait() or pn_consumer_get() that this thread is in, if any (4). */
-static _Thread_local struct pn_sleeper *sleeper __attribute__((tls_model("initial-exec")));
+static _Thread_local struct pn_sleeper *sleeper PN_TLS_AT_START;
 
 /* What this thread's sleeps end for besides (8). */
 static _Thread_local struct {

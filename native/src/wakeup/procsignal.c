@@ -124,9 +124,9 @@ static void chain(int signo, siginfo_t *info, void *context)
     /*
      * Nested when the handler before ours passed the signal on to ours, which it found when it was
      * installed: then it is the turn of the one before that.  So two that chain to each other come
-     * to an end.  initial-exec, since TLS on demand would malloc.
+     * to an end.  PN_TLS_AT_START, since TLS on demand would malloc.
      */
-    static _Thread_local int depth __attribute__((tls_model("initial-exec")));
+    static _Thread_local int depth PN_TLS_AT_START;
     const struct disposition *turn = pn_load_acquire(&previous[signo]);
     for (int i = 0; turn != NULL && i < depth; i++)
         turn = turn->older;
