@@ -169,6 +169,23 @@ def test_an_evicted_listener_has_lost_nothing_unannounced(
     assert (found["missing"], found["distinct"], found["expected"]) == (0, taken, taken)
 
 
+def test_what_is_unread_when_it_is_unlistened_is_not_owed(
+    make_engine: EngineFactory, tmp_path: Path
+) -> None:
+    """The engine logs how much that was."""
+    engine = make_engine()
+    with engine.connect() as conn, engine.connect(latency_log=tmp_path) as listener:
+        listener.listen("c")
+        conn.notify_many("c", ["1", "2"])
+        assert len(listener.poll()) == 2
+        conn.notify_many("c", ["3", "4", "5"])
+        listener.unlisten("c")
+        assert listener.poll() == []
+    (log,) = survey([tmp_path]).logs
+    found = settle_log(LogReader(log))["c"]
+    assert (found["missing"], found["distinct"], found["expected"]) == (0, 2, 2)
+
+
 def test_a_directory_that_is_full_of_logs_keeps_the_newest(
     make_engine: EngineFactory, tmp_path: Path
 ) -> None:

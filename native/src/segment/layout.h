@@ -409,6 +409,14 @@ _Static_assert(PN_ENTRY_HEADER == 56, "AsyncQueueEntry header");
 #define PN_ENTRY_OF_TOPICS (PN_ENTRY_HEADER + sizeof(struct pn_answer_redo)) /* at the most */
 #define QUEUEALIGN(n)      (((n) + 7U) & ~(uint64_t) 7U)
 
+static inline uint64_t pn_layout_fold(const uint64_t *facts, size_t n)
+{
+    uint64_t hash = 0x9e3779b97f4a7c15ULL;
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ facts[i]) * 0xff51afd7ed558ccdULL, hash ^= hash >> 32;
+    return hash;
+}
+
 /* Everything whose change must make an old segment unreadable, folded into one number. */
 static inline uint64_t pn_layout_hash(void)
 {
@@ -443,10 +451,7 @@ static inline uint64_t pn_layout_hash(void)
                               2,
 #endif
                               sizeof(void *)};
-    uint64_t hash = 0x9e3779b97f4a7c15ULL;
-    for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
-        hash = (hash ^ facts[i]) * 0xff51afd7ed558ccdULL, hash ^= hash >> 32;
-    return hash;
+    return pn_layout_fold(facts, sizeof facts / sizeof facts[0]);
 }
 
 #endif
