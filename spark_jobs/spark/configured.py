@@ -50,12 +50,15 @@ def configured_master() -> str:
     return "" if place is None else f"{place} names a master"
 
 
+def is_configured(key: str) -> bool:
+    """Whether the user has set it for programs that start Spark themselves."""
+    return key in os.environ.get("PYSPARK_SUBMIT_ARGS", "") or _defaults_with(key) is not None
+
+
 def java_is_configured() -> bool:
     """Whether the user has said how the driver's Java is to run."""
-    given = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     return (
         any(name in os.environ for name in ("JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"))
-        or "--driver-java-options" in given
-        or JAVA_OPTIONS in given
-        or _defaults_with(JAVA_OPTIONS) is not None
+        or "--driver-java-options" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+        or is_configured(JAVA_OPTIONS)
     )

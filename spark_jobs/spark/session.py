@@ -11,7 +11,12 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_jobs.engine.progress import is_wanted, waiting
-from spark_jobs.spark.configured import JAVA_OPTIONS, java_is_configured, was_submitted
+from spark_jobs.spark.configured import (
+    JAVA_OPTIONS,
+    is_configured,
+    java_is_configured,
+    was_submitted,
+)
 from spark_jobs.spark.java import ensure_java
 from spark_jobs.spark.jvm_start import nothing_left_when_interrupted
 
@@ -20,8 +25,6 @@ def _defaults() -> dict[str, str]:
     """What is set unless the user's configuration of Spark sets it."""
     return {
         "spark.ui.enabled": "false",
-        # A bar on stderr of Spark's own, where there is none of ours (`engine.progress`).
-        "spark.ui.showConsoleProgress": str(sys.stderr.isatty() and not is_wanted()).lower(),
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         # Snappy's library does not load where Debian's package musl is installed.
@@ -29,6 +32,11 @@ def _defaults() -> dict[str, str]:
         # `live` keeps small states: the default of 200 partitions would be mostly empty tasks.
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
     }
+
+
+_SPARKS_BAR: Final = "spark.ui.showConsoleProgress"
+"""A bar on stderr of Spark's own, where there is none of ours (`engine.progress`).  It has to be
+said before Java starts: for a program that is no application of spark-submit Spark sets it."""
 
 
 def _prepare_local(master: str | None) -> None:
@@ -69,6 +77,8 @@ def create_session(
             asked.setMaster(master)
         if brief and not (was_submitted() or java_is_configured()):
             asked.set(JAVA_OPTIONS, _BRIEF)
+        if not (was_submitted() or is_configured(_SPARKS_BAR)):
+            asked.set(_SPARKS_BAR, str(sys.stderr.isatty() and not is_wanted()).lower())
         # Java reads the user's configuration, and prepares itself for that master.
         SparkContext._ensure_initialized(conf=asked)
         given = SparkConf()

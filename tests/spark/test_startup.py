@@ -98,3 +98,30 @@ def test_a_tree_that_goes_on_forking_is_ended() -> None:
     jvm_start.end_tree(program.pid)
     assert session_members(program.pid) == {}
     program.wait()
+
+
+_SHOW_BAR = """
+from spark_jobs.spark.session import create_session
+
+print(create_session("bar", "local[1]").sparkContext.getConf().get("spark.ui.showConsoleProgress"))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [(None, "false"), ("--conf spark.ui.showConsoleProgress=true pyspark-shell", "true")],
+    ids=["by itself", "the user's"],
+)
+def test_no_bar_of_sparks_goes_into_a_pipe(tmp_path: Path, given: str | None, shown: str) -> None:
+    """Unless the user wants it: Spark would set it for every program that starts it."""
+    pytest.importorskip("pyspark")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_DIRS": str(tmp_path)}
+    environment |= {} if given is None else {"PYSPARK_SUBMIT_ARGS": given}
+    program = [sys.executable, "-c", _SHOW_BAR]
+    done = subprocess.run(
+        program, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [shown]
