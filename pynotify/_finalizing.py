@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from functools import partial
 
 from pynotify._hot import finalizer
 
@@ -34,8 +35,8 @@ def is_of_a_handler(exception: BaseException) -> bool:
 
     if threading.current_thread() is not threading.main_thread():
         return False
-    if not isinstance(exception, Exception):
-        return True
+    if not isinstance(exception, Exception) or "_raised_outside" in vars(exception):
+        return True  # or it is raised behind another finalizer
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
     place = exception.__traceback__
     while place is not None:
@@ -47,6 +48,8 @@ def is_of_a_handler(exception: BaseException) -> bool:
 
 def _code_of(handler: Any) -> CodeType | None:
     """Of a function, a method, or an object that can be called."""
+    while isinstance(handler, partial):
+        handler = handler.func
     code: CodeType | None = getattr(handler, "__code__", None)
     if code is None:
         code = getattr(getattr(handler, "__call__", None), "__code__", None)  # noqa: B004
