@@ -333,8 +333,8 @@ static PyObject *read_messages(PyObject *self, PyObject *args)
     return rc < 0 ? NULL : PyBool_FromLong(b->pending || is_full(b));
 }
 
-/* Fill the batch without giving up the GIL.  1: it holds messages, or nothing; 0: to be gone on with
- * under the lock; or the core's error, without an exception. */
+/* Fill the batch without giving up the GIL.  1: it holds messages, or nothing; 0: to be gone on
+ * with under the lock; or the core's error, without an exception. */
 static int64_t read_alone(struct batch *b, struct pn_py_port *port, unsigned long long limit)
 {
     if (b->pending)

@@ -119,8 +119,8 @@ static PyObject *take_out(PyObject *self, PyObject *doomed)
     }
     PyObject *popleft = PyObject_GetAttrString(backlog, "popleft");
     PyObject *append = popleft == NULL ? NULL : PyObject_GetAttrString(backlog, "append");
-    /* From here on the collector does not run.  Once around, for one that is taken out of the middle
-     * moves all others; what is appended has the place of what was popped, so memory suffices. */
+    /* From here on the collector does not run.  Once around: to take one out of the middle moves
+     * all others.  What is appended has the place of what was popped, so memory suffices. */
     Py_ssize_t left = append == NULL ? -1 : PyObject_Size(backlog);
     while (left > 0 && turn(popleft, append, doomed) == 0)
         left--;
