@@ -148,7 +148,7 @@ class Backlog(Inlet):
 
 def test_take_out() -> None:
     """What is left stays in its order; a large backlog takes as many steps as it has messages."""
-    things = [str(number) for number in range(200_000)]
+    things: list[Any] = [str(number) for number in range(200_000)]
     inlet = Backlog()
     inlet.backlog = deque(things)
     inlet.take_out({id(thing) for thing in things[1::2]})

@@ -241,3 +241,21 @@ def test_a_real_signal(kind: type[BaseException], wrapped: bool, others: int) ->
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert Signalled.ended == 1 + others
+
+
+def test_a_handler_that_replaces_itself() -> None:
+    """The next signal is to end the program, say."""
+
+    def handler(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise _Error("from a signal")
+
+    Signalled.begun = Signalled.ended = 0
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        with pytest.raises(_Error, match="from a signal"):
+            Signalled()
+            gc.isenabled()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert Signalled.ended == 1
