@@ -293,7 +293,7 @@ def pidfds() -> set[int]:
 def test_the_programs_pidfd_of_a_neighbour_under_the_number_of_ours(
     conn: pynotify.Connection, engine_name: str, new_worker: NewWorker
 ) -> None:
-    """It looks like ours, and is not: the neighbour is watched by another one, and it stays open."""
+    """It looks like ours, and is not: it stays open, and the neighbour is watched by another."""
     peer = new_worker()
     peer.call(connect_here, engine_name)
     before = pidfds()
