@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import weakref
+from functools import partial
 
 from pynotify._hot import finalizer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import CodeType
+    from types import CodeType, FrameType
     from typing import Any, TypeVar
 
     _T = TypeVar("_T")
@@ -27,26 +28,37 @@ def is_of_a_handler(exception: BaseException) -> bool:
     """Whether a signal handler of Python's has raised it; they run in the main thread alone.
 
     KeyboardInterrupt and the like are of no other origin in a finalizer; of an `Exception` it is
-    known by the places it went through.
+    known by the places it went through: a handler's code, or, of one that was replaced meanwhile,
+    perhaps by itself, that it was given the frame that it interrupted.
     """
     import signal  # noqa: PLC0415
     import threading  # noqa: PLC0415
 
     if threading.current_thread() is not threading.main_thread():
         return False
-    if not isinstance(exception, Exception):
-        return True
+    if not isinstance(exception, Exception) or "_raised_outside" in vars(exception):
+        return True  # or it is raised behind another finalizer
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
     place = exception.__traceback__
     while place is not None:
-        if place.tb_frame.f_code in handlers:
+        if place.tb_frame.f_code in handlers or _has_interrupted(place.tb_frame):
             return True
         place = place.tb_next
     return False
 
 
+def _has_interrupted(frame: FrameType) -> bool:
+    """Whether the last argument of its function is the frame below it."""
+    code = frame.f_code
+    last = code.co_argcount - 1
+    given = frame.f_locals.get(code.co_varnames[last]) if last > 0 else None
+    return given is not None and given is frame.f_back
+
+
 def _code_of(handler: Any) -> CodeType | None:
     """Of a function, a method, or an object that can be called."""
+    while isinstance(handler, partial):
+        handler = handler.func
     code: CodeType | None = getattr(handler, "__code__", None)
     if code is None:
         code = getattr(getattr(handler, "__call__", None), "__code__", None)  # noqa: B004

@@ -117,14 +117,18 @@ class Receiver(Inlet):
         """Drop what was read ahead and is not owed any more, by any channel or pattern."""
         with self.lock:  # another thread may have read, and not put it there yet
             self.recover()
+            if self.reader.pending and not (self.reader.busy or self._dispatching or self.routed):
+                # By take_ahead(), and the event loop's reader is about to go on with it.
+                self.reader.read(self.backlog, 1)
             if not (self.backlog or self._returning):
                 return
             owes = cache(self.reader.owes)
             for returning in self._returning:
                 returning.intersection_update([key for key in returning if owes(*key)])
             # It stays where it is meanwhile: an exception of a signal handler loses nothing of it,
-            # and a thread that polls gets nothing newer before it.
-            messages = tuple(self.backlog)
+            # and a thread that polls gets nothing newer before it.  A list: for a tuple the
+            # collector of 3.11 may let other threads change the deque.
+            messages = list(self.backlog)
             self.take_out(
                 {
                     id(message)

@@ -51,12 +51,12 @@ class ThreadReceiver(Receiver):
         election, waiters = self.election, self.inboxes.main.waiters
         waiter = ThreadWaiter(election)
         try:
-            # In one step, or what is read ahead between the two would wake no thread.
             with self.lock:
+                # Before it looks: a leader that reads ahead without the lock sees it, or has read.
+                waiters.append(waiter)
                 if self.backlog:
                     self.handle.check_usable()
                     return True
-                waiters.append(waiter)
                 election.enter(waiter)
             if not (waiter.interrupted or self.routed or self.interrupted):
                 # The usual case, without detours.
@@ -157,6 +157,8 @@ class ThreadReceiver(Receiver):
         """Read up to `count` messages into the backlog, when no other thread waits for them."""
         try:
             with self.lock:
+                if self.interrupted:
+                    self.recover()  # wakes those that have come meanwhile
                 if not (self.backlog or self.routed):
                     alone = not (self.watched or self.election.occupied)
                     count = count if alone else 1
@@ -171,6 +173,9 @@ class ThreadReceiver(Receiver):
         self.handle.check_usable()
         descriptor = self.handle.check(lib.pn_fileno(self.handle.native))
         self.watched = True  # once there is one: what was read ahead meanwhile, post() shows
+        if self.interrupted:
+            with self.lock:
+                self.recover()
         self.post()
         return descriptor
 

@@ -45,6 +45,11 @@ static struct batch *self_of(PyObject *self)
     return (struct batch *) self;
 }
 
+bool pn_py_is_pending(PyObject *batch)
+{
+    return self_of(batch)->pending;
+}
+
 static PyObject *failed(int64_t rc)
 {
     PyObject *make = pn_py_import("pynotify.errors", "native_error");
@@ -329,19 +334,15 @@ static PyObject *read_messages(PyObject *self, PyObject *args)
 }
 
 /* Fill the batch without giving up the GIL.  1: it holds messages, or nothing; 0: to be gone on
- * with under the lock; -1 with an exception. */
-static int read_alone(struct batch *b, struct pn_py_port *port, unsigned long long limit)
+ * with under the lock; or the core's error, without an exception. */
+static int64_t read_alone(struct batch *b, struct pn_py_port *port, unsigned long long limit)
 {
     if (b->pending)
         return 0;
     begin_read(b, limit, PN_PY_AT_ONCE_BYTES);
     int64_t count = poll_core(b, port);
-    if (count == -PN_ELOCKBUSY)
-        return 0;
-    if (count < 0) {
-        failed(count);
-        return -1;
-    }
+    if (count < 0)
+        return count == -PN_ELOCKBUSY ? 0 : count;
     b->pending = holds_something(b->core);
     return b->core->ngaps == 0 && b->core->nrenamed == 0;
 }
@@ -350,9 +351,13 @@ int pn_py_take(PyObject *batch, struct pn_py_port *port, PyObject *list, unsigne
 {
     struct batch *b = self_of(batch);
     unsigned long long few = limit == 0 || limit > PN_PY_AT_ONCE ? PN_PY_AT_ONCE : limit;
-    int ready = read_alone(b, port, few);
-    if (ready <= 0 || b->core->n == 0)
-        return ready;
+    int64_t ready = read_alone(b, port, few);
+    if (ready < 0) {
+        failed(ready);
+        return -1;
+    }
+    if (ready == 0 || b->core->n == 0)
+        return (int) ready;
     if (append_messages(b, list, 0) < 0)
         return -1;
     return (limit != 0 && b->core->n >= limit) || !is_full(b);
@@ -362,9 +367,11 @@ int pn_py_take_ahead(PyObject *batch, struct pn_py_port *port, PyObject *deque,
                      unsigned long long limit)
 {
     struct batch *b = self_of(batch);
-    int ready = read_alone(b, port, limit);
-    if (ready <= 0 || b->core->n == 0)
-        return ready;
+    int64_t ready = read_alone(b, port, limit);
+    if (ready <= 0) /* an error comes again there; here no Python code may run to make it */
+        return 0;
+    if (b->core->n == 0)
+        return 1;
     const struct pn_py_view c = rest_of(b);
     int collects = PyGC_Disable(); /* what it runs might read, and get them as well */
     PyObject *made = pn_py_list_of(&c, b->channels);

@@ -20,6 +20,7 @@
 
 #define MOVED_BYTES ((size_t) 1 << 16) /* of payload: from here on it is no copy */
 #define KEPT_BYTES  ((size_t) 1 << 24)
+#define LARGEST     512 /* what is in no arena; it is not kept, however large it is */
 #define ARENA_BITS  20 /* of CPython; where they are larger an anchor more is kept than is of use */
 
 enum column {
@@ -150,7 +151,7 @@ static void drop_anchors(struct anchors *a, PyObject *list)
     uintptr_t last = 0;
     for (Py_ssize_t i = 0; i < PyList_Size(list) && a->n < MAX_ANCHORS; i += STRIDE) {
         PyObject *item = PyList_GetItem(list, i);
-        if ((uintptr_t) item >> ARENA_BITS == last)
+        if (PyBytes_Size(item) > LARGEST || (uintptr_t) item >> ARENA_BITS == last)
             continue;
         last = (uintptr_t) item >> ARENA_BITS;
         a->at[a->n++] = Py_NewRef(item);

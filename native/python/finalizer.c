@@ -9,7 +9,8 @@
  *    is one call of C, or marks itself as done before that.
  * 3. What was raised is raised in the main thread as soon as it is outside, as it would have been
  *    had the signal come a moment later.  Of several only the first, without the places it came
- *    from: they would keep the object that is going.
+ *    from: they would keep the object that is going.  So it is marked, since another finalizer
+ *    that it is raised in could not know it by these.
  * 4. What does not come from a signal handler (pynotify/_finalizing.py) is the function's own, and
  *    is reported by Python as ever.
  */
@@ -81,7 +82,7 @@ static void restore(PyObject *exception)
     Py_DECREF(exception);
 }
 
-/* Called by the main thread between two bytecodes. */
+/* Called by the main thread between two bytecodes, which may be those of the next finalizer. */
 static int raise(void *exception)
 {
     restore(exception);
@@ -92,6 +93,10 @@ static int raise(void *exception)
 static void raise_outside(PyObject *exception, PyObject *where)
 {
     PyException_SetTraceback(exception, Py_None);
+    PyObject *mark = PyUnicode_FromString("_raised_outside");
+    if (mark == NULL || PyObject_GenericSetAttr(exception, mark, Py_True) < 0)
+        PyErr_Clear();
+    Py_XDECREF(mark);
     if (Py_AddPendingCall(raise, exception) == 0)
         return;
     restore(exception); /* dozens wait already */

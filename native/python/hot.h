@@ -131,6 +131,9 @@ void pn_py_join_free(struct pn_py_joined *joined);
 /* Whether it is a pynotify._hot.Batch. */
 bool pn_py_is_batch(PyObject *object);
 
+/* Whether a Batch holds what is in no sink. */
+bool pn_py_is_pending(PyObject *batch);
+
 /*
  * Append up to `limit` messages, 0: all that are owed, to an exact list, without the GIL's being
  * given up and without Python code's running.  1: done; -1 with an exception, and some may have
@@ -139,8 +142,8 @@ bool pn_py_is_batch(PyObject *object);
 int pn_py_take(PyObject *batch, struct pn_py_port *port, PyObject *list, unsigned long long limit);
 
 /*
- * Likewise, up to `limit` messages, into a deque.  1: done; 0: to be gone on with under the lock;
- * -1 with an exception, and nothing has been appended.
+ * Likewise, up to `limit` messages, into a deque.  1: done; 0: to be gone on with under the lock,
+ * where an error of the core comes again; -1: no memory, and nothing has been appended.
  */
 int pn_py_take_ahead(PyObject *batch, struct pn_py_port *port, PyObject *deque,
                      unsigned long long limit);

@@ -12,7 +12,9 @@
  *    Python between the kernel and the message costs it a tenth of the whole wake-up.
  * 4. When the sleep is over, the leader leaves and reads ahead without giving up the GIL in
  *    between, so no other thread sees a step of it.  Where another thread waits as well, nothing of
- *    that is done, and the caller goes on as after wait().
+ *    that is done, and the caller goes on as after wait().  What was read and cannot be put into
+ *    the backlog here is shown by `interrupted`: Ctrl-C may keep the caller from going on with it,
+ *    and another thread that comes then would sleep in the core, which has nothing unread.
  */
 #include "hot.h"
 
@@ -25,7 +27,8 @@ struct inlet {
     PyObject *backlog;  /* deque: read already */
     PyObject *handlers; /* list: the notify handlers */
     char routed;        /* subscriptions exist */
-    char interrupted;   /* an exception of a signal handler came in between */
+    char interrupted;   /* an exception of a signal handler came in between; or what was read ahead
+                         * has to be put into the backlog under the lock */
     char watched;       /* fileno() was called, and shows only what is not read yet */
 };
 
@@ -81,7 +84,7 @@ static bool read_ahead(const struct inlet *in, unsigned long long limit)
     struct pn_py_port *port = reads_alone(in) && !in->watched ? pn_py_port_of(in->handle) : NULL;
     int rc = port == NULL ? -1 : pn_py_take_ahead(in->batch, port, in->backlog, limit);
     if (rc < 0)
-        PyErr_Clear(); /* of the core, and comes again; or no memory, and it is still pending */
+        PyErr_Clear(); /* no memory, and it is still pending; no exception of a signal handler */
     return rc == 1;
 }
 
@@ -89,6 +92,21 @@ static PyObject *take_ahead(PyObject *self, PyObject *limit)
 {
     unsigned long long count = PyLong_AsUnsignedLongLong(limit);
     return PyErr_Occurred() ? NULL : PyBool_FromLong(read_ahead((struct inlet *) self, count));
+}
+
+/* Move the first of a deque to its end, unless it is doomed.  0 or -1. */
+static int turn(PyObject *popleft, PyObject *append, PyObject *doomed)
+{
+    PyObject *item = PyObject_CallNoArgs(popleft);
+    PyObject *number = item == NULL ? NULL : PyLong_FromVoidPtr(item);
+    int doom = number == NULL ? -1 : PySet_Contains(doomed, number);
+    PyObject *done = item == NULL || doom > 0 ? Py_NewRef(Py_None)
+                                              : PyObject_CallFunctionObjArgs(append, item, NULL);
+    int rc = doom < 0 || done == NULL ? -1 : 0;
+    Py_XDECREF(done);
+    Py_XDECREF(number);
+    Py_XDECREF(item); /* the caller has it, too: nothing is freed, no Python code runs */
+    return rc;
 }
 
 /* In one step: a receiver that reads without the lock sees the backlog before it, or after it. */
@@ -99,16 +117,16 @@ static PyObject *take_out(PyObject *self, PyObject *doomed)
         PyErr_SetString(PyExc_TypeError, "take_out() takes a set of numbers");
         return NULL;
     }
-    for (Py_ssize_t i = PyObject_Size(backlog) - 1; i >= 0; i--) {
-        PyObject *item = PySequence_GetItem(backlog, i);
-        PyObject *number = item == NULL ? NULL : PyLong_FromVoidPtr(item);
-        int found = number == NULL ? -1 : PySet_Contains(doomed, number);
-        Py_XDECREF(number);
-        Py_XDECREF(item); /* the caller has it, too: nothing is freed, no Python code runs */
-        if (found < 0 || (found > 0 && PySequence_DelItem(backlog, i) < 0))
-            return NULL;
-    }
-    Py_RETURN_NONE;
+    PyObject *popleft = PyObject_GetAttrString(backlog, "popleft");
+    PyObject *append = popleft == NULL ? NULL : PyObject_GetAttrString(backlog, "append");
+    /* From here on the collector does not run.  Once around: to take one out of the middle moves
+     * all others.  What is appended has the place of what was popped, so memory suffices. */
+    Py_ssize_t left = append == NULL ? -1 : PyObject_Size(backlog);
+    while (left > 0 && turn(popleft, append, doomed) == 0)
+        left--;
+    Py_XDECREF(popleft);
+    Py_XDECREF(append);
+    return left != 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *sleep_in_core(PyObject *self, PyObject *const *args, Py_ssize_t n)
@@ -126,8 +144,8 @@ static PyObject *sleep_in_core(PyObject *self, PyObject *const *args, Py_ssize_t
         return NULL;
     if (rc != 1 || in->routed || in->interrupted || !pn_py_leave(args[0], args[1]))
         return PyLong_FromLong(rc);
-    if (limit != 0)
-        read_ahead(in, limit);
+    if (limit != 0 && !read_ahead(in, limit) && in->batch != NULL && pn_py_is_batch(in->batch))
+        in->interrupted = pn_py_is_pending(in->batch); /* the next one that looks goes on with it */
     Py_RETURN_NONE;
 }
 
@@ -143,7 +161,7 @@ static PyMemberDef members[] = {
     {"routed", T_BOOL, AT(routed), 0,
      "Subscriptions exist: what is read has to be put where it belongs."},
     {"interrupted", T_BOOL, AT(interrupted), 0,
-     "An exception of a signal handler came in between; the next caller goes on with it."},
+     "What was read is not where it belongs; the next caller goes on with it."},
     {"watched", T_BOOL, AT(watched), 0, "fileno() was called."},
     {NULL, 0, 0, 0, NULL},
 };

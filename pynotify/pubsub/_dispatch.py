@@ -49,6 +49,8 @@ class Received(_Fields):
         found = super()._replace(**changes)
         return found.with_headers(self._headers) if self._headers else found
 
+    __replace__ = _replace  # copy.replace(), since CPython 3.13
+
 
 class _Added(NamedTuple):
     handler: Handler

@@ -281,6 +281,38 @@ def test_what_was_closed_behind_our_back_is_not_closed_again(
     in_child(look)
 
 
+def pidfds() -> set[int]:
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if "pidfd" in os.readlink(f"/proc/self/fd/{fd}"):
+                found.add(int(fd))
+    return found
+
+
+def test_the_programs_pidfd_of_a_neighbour_under_the_number_of_ours(
+    conn: pynotify.Connection, engine_name: str, new_worker: NewWorker
+) -> None:
+    """It looks like ours, and is not: it stays open, and the neighbour is watched by another."""
+    peer = new_worker()
+    peer.call(connect_here, engine_name)
+    before = pidfds()
+    conn.listen("c")
+    wait_until(lambda: conn.wait(0.01) or bool(pidfds() - before), "the neighbour is watched")
+    (number,) = pidfds() - before
+    own = os.pidfd_open(peer.pid)
+    os.dup2(own, number, inheritable=False)
+    os.close(own)
+    try:
+        wait_until(
+            lambda: conn.wait(0.01) or bool(pidfds() - before - {number}), "it is watched again"
+        )
+        conn.close()
+        os.fstat(number)
+    finally:
+        os.close(number)
+
+
 def backlog_after_a_failed_fileno(name: str) -> int:
     with pynotify.connect(name) as conn:
         conn.listen("c")

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,17 +218,44 @@ class Signalled:
         Signalled.ended += 1
 
 
+def _raise(kind: type[BaseException], number: int, frame: object) -> None:
+    raise kind("from a signal")
+
+
+@pytest.mark.parametrize("others", [0, 3], ids=["", "and others go with it"])
+@pytest.mark.parametrize("wrapped", [False, True], ids=["", "a partial handles it"])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, _Error])
-def test_a_real_signal(kind: type[BaseException]) -> None:
+def test_a_real_signal(kind: type[BaseException], wrapped: bool, others: int) -> None:
+    """What it raises comes behind all that go at once, and each of them is done."""
+
     def handler(number: int, frame: object) -> None:
-        raise kind("from a signal")
+        _raise(kind, number, frame)
+
+    Signalled.begun = Signalled.ended = 0
+    before = signal.signal(signal.SIGUSR2, partial(_raise, kind) if wrapped else handler)
+    try:
+        with pytest.raises(kind, match="from a signal"):
+            held = tuple(Signalled() for _ in range(1 + others))
+            del held
+            gc.isenabled()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert Signalled.ended == 1 + others
+
+
+def test_a_handler_that_replaces_itself() -> None:
+    """The next signal is to end the program, say."""
+
+    def handler(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise _Error("from a signal")
 
     Signalled.begun = Signalled.ended = 0
     before = signal.signal(signal.SIGUSR2, handler)
     try:
-        with pytest.raises(kind, match="from a signal"):
+        with pytest.raises(_Error, match="from a signal"):
             Signalled()
             gc.isenabled()
     finally:
         signal.signal(signal.SIGUSR2, before)
-    assert (Signalled.begun, Signalled.ended) == (2, 1)
+    assert Signalled.ended == 1

@@ -435,6 +435,15 @@ def test_no_memory_at_any_place(
     assert in_child(all_places) == []
 
 
+def test_large_payloads_are_not_kept(conn: pynotify.Connection) -> None:
+    """Small ones are, one in each of CPython's arenas; these are in none."""
+    conn.listen("c")
+    conn.notify_many("c", [str(number) * 1000 for number in range(1000, 1400)])
+    payloads = conn.poll_batch().payloads()
+    assert len(payloads) == 400
+    assert len({sys.getrefcount(payload) for payload in payloads}) == 1
+
+
 @pytest.mark.parametrize(
     ("number", "size"), [(20_000, 10), (300, 5_000)], ids=["messages", "bytes"]
 )

@@ -273,6 +273,7 @@ def test_they_are_no_part_of_the_value(sender: pynotify.PubSub, listener: pynoti
         received.headers = {}  # type: ignore[misc]
     assert Received("c", 1, 2).headers == {}
     assert received._replace(obj=7).headers == TRACE
+    assert received.__replace__(obj=7).headers == TRACE  # copy.replace(), since CPython 3.13
 
 
 def test_a_pickle_has_them(sender: pynotify.PubSub, listener: pynotify.PubSub) -> None:

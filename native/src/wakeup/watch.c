@@ -309,22 +309,27 @@ static void forget_others(struct pn_watch *w)
             k++;
         } else {
             /* a forked child may have a copy, with which it would stay in the set */
-            epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_DEL, w->neighbour[k].fd, NULL);
-            pn_close_pidfd(w->neighbour[k].fd, w->neighbour[k].id);
+            if (epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_DEL, w->neighbour[k].fd, NULL) == 0)
+                pn_close_pidfd(w->neighbour[k].fd, w->neighbour[k].id);
             w->neighbour[k] = w->neighbour[--w->n];
         }
 }
 
-static bool was_closed(const struct pn_neighbour *neighbour)
+/* Or the host has opened one of the same process by now, under the same number: that is in no set
+ * of ours.  What EPOLL_CTL_MOD stores is what is there. */
+static bool was_closed(const struct pn_watch *w, const struct pn_neighbour *neighbour)
 {
-    return !neighbour->dead && !pn_is_pidfd(neighbour->fd, neighbour->id);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = neighbour->fd};
+    return !neighbour->dead &&
+           (!pn_is_pidfd(neighbour->fd, neighbour->id) ||
+            epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_MOD, neighbour->fd, &event) != 0);
 }
 
 static bool any_was_closed(const struct pn_watch *w)
 {
     bool any = false;
     for (uint32_t k = 0; k < w->n; k++)
-        any = any || was_closed(&w->neighbour[k]);
+        any = any || was_closed(w, &w->neighbour[k]);
     return any;
 }
 
@@ -334,7 +339,7 @@ static bool set_is_ours(const struct pn_conn *conn)
     const struct pn_watch *w = &conn->watch;
     int set = pn_load_relaxed(&w->epfd);
     for (uint32_t k = 0; k < w->n; k++)
-        if (!w->neighbour[k].dead && !was_closed(&w->neighbour[k]))
+        if (!w->neighbour[k].dead && !was_closed(w, &w->neighbour[k]))
             return pn_is_in_set(set, w->neighbour[k].fd, (uint64_t) w->neighbour[k].fd);
     return pn_is_kind(set, PN_KIND_EPOLL) &&
            (pn_latch_watches(conn, set) || (w->in_epfd && pn_is_in_set(conn->epfd, set, 0)));
@@ -351,7 +356,7 @@ static void forget_closed(struct pn_conn *conn)
         return;
     }
     for (uint32_t k = 0; k < w->n;)
-        if (was_closed(&w->neighbour[k]))
+        if (was_closed(w, &w->neighbour[k]))
             w->neighbour[k] = w->neighbour[--w->n];
         else
             k++;
@@ -556,7 +561,8 @@ void pn_watch_close(struct pn_conn *conn)
     if (conn->pid == pn_my_pid)
         forget_lost(conn);
     for (uint32_t k = 0; k < w->n; k++)
-        pn_close_pidfd(w->neighbour[k].fd, w->neighbour[k].id);
+        if (!was_closed(w, &w->neighbour[k]))
+            pn_close_pidfd(w->neighbour[k].fd, w->neighbour[k].id);
     w->n = 0;
     int fd = pn_load_relaxed(&w->epfd);
     if (fd < 0)
