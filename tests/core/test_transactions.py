@@ -683,3 +683,33 @@ def test_order_of_interleaved_transactions_is_commit_order(connect: Connect) -> 
     two.commit()
     one.commit()
     assert pairs(listener.poll()) == [("c", "committed first"), ("c", "began first")]
+
+
+@pytest.mark.parametrize(
+    ("channel", "given", "headers", "kind"),
+    [
+        ("", ["x"], None, pynotify.InvalidChannelName),
+        ("x" * 64, ["x"], None, pynotify.InvalidChannelName),
+        ("c", ["x", "x" * 9000, "y"], None, pynotify.PayloadTooLong),
+        ("c", ["x"], {"k": "v" * (1 << 16)}, pynotify.PayloadTooLong),
+    ],
+    ids=["no channel", "a long channel", "a long payload", "long headers"],
+)
+def test_what_notify_many_refuses_fails_the_transaction(
+    listening: pynotify.Connection,
+    channel: str,
+    given: list[str],
+    headers: dict[str, str] | None,
+    kind: type[pynotify.Error],
+) -> None:
+    """At once, as outside of one, and not when it commits."""
+    with pytest.raises(kind) as outside:
+        listening.notify_many(channel, given, headers=headers)
+    listening.begin()
+    listening.notify("c", "before")
+    with pytest.raises(kind) as inside:
+        listening.notify_many(channel, given, headers=headers)
+    assert str(inside.value) == str(outside.value)
+    with pytest.raises(pynotify.InFailedTransaction):
+        listening.commit()
+    assert listening.poll() == []

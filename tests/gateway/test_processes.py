@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import pynotify
 from gateway.conftest import NewGateway, NewGatewayProcess
 from gateway.gateways import ROOT, Running, short_directory
-from gateway.wire import Client, startup
+from gateway.wire import SYNC, Client, bind, parse, startup
 from pynotify.contrib.prometheus import GatewayCollector
 from pynotify.gateway import Gateway, default_directory
 from receiving import PATIENCE, receive, wait_until
@@ -158,6 +158,28 @@ def test_hundreds_of_clients_and_no_leak(
 def anonymous_kib(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("RssAnon")))
+
+
+def test_portals_go_with_their_transaction(
+    make_engine: EngineFactory, new_gateway_process: NewGatewayProcess
+) -> None:
+    """However it ends; each has its parameters, here a megabyte."""
+    gateway = new_gateway_process(make_engine())
+    text, count = "x" * (1 << 20), 64
+    with gateway.client() as client:
+        client.ask(parse("SELECT $1", "s") + SYNC)
+
+        def begin_and_end() -> None:
+            for number, end in enumerate(("COMMIT", "ROLLBACK") * (count // 2)):
+                client.ask("BEGIN")
+                answers = client.ask(bind(text, portal=f"p{number}", name="s") + SYNC)
+                assert [answer[0] for answer in answers] == ["2", "Z"]
+                client.ask(end)
+
+        begin_and_end()
+        before = anonymous_kib(gateway.pid)
+        begin_and_end()
+        assert anonymous_kib(gateway.pid) < before + count * 1024 // 2
 
 
 @pytest.mark.full

@@ -203,6 +203,33 @@ static void test_a_slot_in_no_database(void)
         CHECK_CHILD(spawn(is_in_no_database, (void *) (uintptr_t) &wild[i]), 0);
 }
 
+/* ---- something to read where nothing is listened to ------------------------------------------ */
+
+/* It is passed over, as what no subscription is owed: such a reader has no table of channels. */
+static void test_a_reader_that_listens_to_nothing(void)
+{
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine), *listener = test_connect(engine);
+    pn_batch *batch = pn_batch_new();
+    test_listen(listener, "a");
+    CHECK_OK(test_notify(listener, "a", "x"));
+    uint64_t head = pn_load_relaxed(&test_inside()->ctl->head);
+    CHECK(head > (pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP));
+    pn_store_relaxed(&conn->me->pos, pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP);
+    pn_store_relaxed(&conn->me->want, head);
+    CHECK_EQ(pn_poll(conn, batch, 0), 0);
+    CHECK_EQ(pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP, head);
+    CHECK_EQ(pn_poll(listener, batch, 0), 1);
+    test_listen(conn, "a");
+    CHECK_OK(test_notify(listener, "a", "y"));
+    CHECK_EQ(pn_poll(conn, batch, 0), 1);
+    pn_batch_free(batch);
+    pn_conn_close(conn);
+    pn_conn_close(listener);
+    CHECK_ENGINE(engine);
+    pn_engine_close(engine);
+}
+
 int main(void)
 {
     test_watchdog(100);
@@ -211,5 +238,6 @@ int main(void)
     RUN(test_files_that_never_were);
     RUN(test_consumers);
     RUN(test_a_slot_in_no_database);
+    RUN(test_a_reader_that_listens_to_nothing);
     return tests_done();
 }

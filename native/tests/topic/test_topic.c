@@ -505,6 +505,44 @@ static void test_dead_letters(void)
     close_scene();
 }
 
+/* Through the C API headers are bytes: what is no object is replaced, and what is one kept. */
+static void test_headers_that_dead_letters_cannot_be_added_to(void)
+{
+    static const struct {
+        const char *given, *kept;
+    } cases[] = {{"a}", ""},  {"}", ""},     {"{", ""},       {"[\"k\"]", ""},
+                 {"", ""},    {"{}", ""},    {"{a", ""},      {"k: {}", ""},
+                 {" {}", ""}, {"{} \n", ""}, {"{a}\n", "a,"}, {"{\"k\":{}}", "\"k\":{},"}};
+    static const char added[] = "\"dead-letter-topic\":\"t\",\"dead-letter-channel\":\"c\",";
+    char want[128];
+    open_scene();
+    const pn_consumer_options o = {.max_attempts = 1, .dead_letter = "dead", .dead_letter_len = 4};
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "c");
+    pn_ref dead = topic_of(conn, "dead");
+    pn_consumer *c = consumer_with(conn, channel, &o);
+    pn_consumer *d = consumer_of(conn, channel_of(conn, dead, "all"), 1);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const pn_message_in in = {.body = "x",
+                                  .body_len = 1,
+                                  .headers = cases[i].given,
+                                  .headers_len = (uint32_t) strlen(cases[i].given)};
+        pn_message_out m, letter;
+        uint64_t id;
+        CHECK_OK(pn_topic_publish(conn, NULL, topic, &in, &id));
+        GET(c, &m, "x");
+        CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, 0));
+        GET(d, &letter, "x");
+        int len = snprintf(want, sizeof want, "{%s%s", cases[i].kept, added);
+        if (letter.headers_len < (uint32_t) len || memcmp(letter.headers, want, (size_t) len) != 0)
+            FAIL("\"%s\" has become %.*s", cases[i].given, (int) letter.headers_len,
+                 (const char *) letter.headers);
+        FINISH(conn, &letter);
+    }
+    CHECK_OK(pn_consumer_close(c));
+    CHECK_OK(pn_consumer_close(d));
+    close_scene();
+}
+
 /* Consumers name each other's topic, which the check of channels does not know (topic.c 6). */
 static void test_dead_letters_of_full_topics_in_a_circle(void)
 {
@@ -629,6 +667,7 @@ int main(void)
     RUN(test_what_was_fetched_ahead_expires_until_it_is_seen);
     RUN(test_cancel);
     RUN(test_dead_letters);
+    RUN(test_headers_that_dead_letters_cannot_be_added_to);
     RUN(test_dead_letters_of_full_topics_in_a_circle);
     RUN(test_an_ephemeral_channel_that_has_gone_makes_room);
     RUN(test_an_emptied_channel_whose_emptier_has_died_makes_room);

@@ -2,9 +2,13 @@
  * test_topic_durable.c - durable topics: what is in them is there again when the segment was
  * removed, as after a reboot: messages, attempts, delays, answers, channels, pauses.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "segfiles.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/syscall.h>
 
 #include "topics.h"
@@ -319,6 +323,42 @@ static void test_topics_are_listed_before_one_is_opened(void)
     detach();
 }
 
+/* Instead of libc's: what another process does while this one waits for it. */
+static void (*while_waiting)(void);
+int nanosleep(const struct timespec *pause, struct timespec *left)
+{
+    if (while_waiting != NULL)
+        while_waiting();
+    return (int) syscall(SYS_nanosleep, pause, left);
+}
+
+static int gate;
+static void leave_the_gate(void)
+{
+    while_waiting = NULL;
+    CHECK_OK(close(gate));
+}
+
+/* Of two processes that open a log at once one looks at its record first; the other waits. */
+static void test_a_process_that_opens_waits_for_another_that_does(void)
+{
+    struct flock first = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    char path[512];
+    open_with(0);
+    CHECK_OK(pn_consumer_close(consumer));
+    detach();
+    snprintf(path, sizeof path, "%s/%s/lock", data_dir, name);
+    gate = open(path, O_RDWR | O_CLOEXEC);
+    CHECK(gate >= 0);
+    CHECK_OK(fcntl(gate, F_OFD_SETLK, &first));
+    attach();
+    while_waiting = leave_the_gate;
+    topic = durable_topic("t", 0);
+    CHECK(while_waiting == NULL);
+    consumer = consumer_of(conn, channel_of(conn, topic, "c"), 5);
+    close_scene();
+}
+
 /* Instead of libc's: a disk that cannot be written, so many times; and what else happens then. */
 static int broken_syncs, syncs_seen;
 static void (*while_syncing)(void);
@@ -621,6 +661,7 @@ int main(void)
     RUN(test_what_was_committed_late_is_given_to_those_there_then);
     RUN(test_an_emptied_channel_stays_empty);
     RUN(test_topics_are_listed_before_one_is_opened);
+    RUN(test_a_process_that_opens_waits_for_another_that_does);
     RUN(test_a_sync_that_fails_once_is_made_up_for);
     RUN(test_a_sync_that_keeps_failing_is_told);
     RUN(test_a_sync_that_failed_for_another_has_failed);
