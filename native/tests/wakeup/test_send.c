@@ -12,12 +12,13 @@ enum { SLOTS = 100 }; /* more than a run holds */
 
 static pn_engine *engine;
 static pn_conn *mine;
-static int up[2], down[2];
+static int up[2], down[2], later[2];
 
 static void begin(void)
 {
     CHECK_EQ(pipe(up), 0);
     CHECK_EQ(pipe(down), 0);
+    CHECK_EQ(pipe(later), 0);
     pn_options o = test_options();
     o.max_backends = SLOTS + 10;
     engine = test_engine(&o);
@@ -32,6 +33,7 @@ static void end(void)
     for (int i = 0; i < 2; i++) {
         close(up[i]);
         close(down[i]);
+        close(later[i]);
     }
 }
 
@@ -226,8 +228,9 @@ static void test_our_own_are_no_heads(void)
     in_a_stream();
     CHECK_OK(test_notify(mine, "c", "x"));
     test_hear(up);
-    for (int i = 0; i <= PN_CHAIN; i++)
-        test_tell(down);
+    for (int i = 0; i < PN_CHAIN; i++)
+        test_tell(later); /* a pipe of its own, or the first to close took what is for the second */
+    test_tell(down);
     for (int i = 0; i <= PN_CHAIN; i++)
         CHECK_CHILD(pid[i], 0);
     for (int i = 0; i < OWN; i++)
@@ -250,7 +253,7 @@ static void closes_unheard(void *arg)
     test_hear(down);
     pn_conn_close(conn);
     test_tell(up);
-    test_hear(down); /* a process that ends tells those that watch it */
+    test_hear(later); /* a process that ends tells those that watch it */
 }
 
 /* Both heads of the chain close before their handlers run (chain.pml). */
@@ -275,8 +278,9 @@ static void test_a_listener_that_closes_passes_on(void)
         test_tell(down);
     for (int i = 0; i <= PN_CHAIN; i++)
         test_hear(up);
-    for (int i = 0; i <= PN_CHAIN; i++)
-        test_tell(down);
+    for (int i = 0; i < PN_CHAIN; i++)
+        test_tell(later); /* a pipe of its own, or the first to close took what is for the second */
+    test_tell(down);
     for (int i = 0; i <= PN_CHAIN; i++)
         CHECK_CHILD(pid[i], 0);
     end();
