@@ -53,7 +53,8 @@
  *    before a sleep, at most every PN_CHECK_NS, and at each walk; one that is not what it was is
  *    forgotten, not closed, and opened again, if the set is known to be ours still.  When it was
  *    closed is not known: its process may be dead by now, which the walk finds by pidfd_open() or
- *    the liveness byte.
+ *    the liveness byte.  Of one that is watched alone, where there is no epoll_pwait2(), nothing
+ *    proves that, and it is left; so another watcher or the slow timer stands in.
  */
 #define _GNU_SOURCE
 #include "wakeup/watch.h"

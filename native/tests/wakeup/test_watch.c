@@ -461,6 +461,13 @@ static void a_closed_pidfd(int (*reuse)(void), bool by_descriptor, bool alone)
     else
         walk_again(conn); /* makes the set that it sleeps on */
     int fd = pidfd_of(conn, pid);
+    if (alone && !by_descriptor && pn_load_relaxed(&conn->sleep_set.fd) < 0) {
+        /* without epoll_pwait2() no set of ours has the set of one that is alone (watch.c 9) */
+        end_process(pid);
+        pn_conn_close(conn);
+        end();
+        return;
+    }
     close(fd);
     if (reuse != NULL)
         CHECK_EQ(reuse(), fd);                  /* the lowest that is free */
