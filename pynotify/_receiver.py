@@ -331,10 +331,14 @@ class Receiver(Inlet):
         return self.reader.read_routed(self.inboxes.arrived, limit, max_bytes)
 
     def _finish_reading(self) -> None:
-        if self.reader.pending:
+        if self.reader.pending and self.routed:
             self._read_routed(0)
         if self.inboxes.arrived:
             self.inboxes.distribute()
+        if self.reader.pending:  # of one receiver: Gaps that say the same are one
+            self.reader.read(self.backlog, 0)
+        if self.backlog:
+            self.inboxes.main.wake_all()
         self.interrupted = False
 
     def recover(self) -> None:
