@@ -181,6 +181,8 @@ def test_sleeps_of_consumers(
             """Sends one message more; whether one of those so far ended a sleep."""
             topic.publish("x")
             wait_until(lambda: channel.stats().depth == 0, "it was taken")
+            if not any(log.rglob("*.pynlog")):  # it is not open yet, and has begun no log
+                return False
             return any((records(log, Kind.WAKE).get("jobs:work", NOTHING)["wake"] == why).tolist())
 
         wait_until(has_slept, "a consumer sleeps, and a message ends that")
