@@ -8,8 +8,8 @@
  *    be waited for, and the rest of a large backlog.
  * 2. take_ahead() is the same for those who read into the backlog: the event loop's reader.
  * 3. sleep() is what the leader of the threads that wait does (pynotify/_leader.py), and what it
- *    does once it is awake, in one call: a thread that was woken has cold caches, and each frame of
- *    Python between the kernel and the message costs it a tenth of the whole wake-up.
+ *    does once it is awake, in one call: beside other work a thread that was woken has cold caches,
+ *    and there each frame of Python between the kernel and the message counts.
  * 4. When the sleep is over, the leader leaves and reads ahead without giving up the GIL in
  *    between, so no other thread sees a step of it.  Where another thread waits as well, nothing of
  *    that is done, and the caller goes on as after wait().  What was read and cannot be put into
