@@ -81,6 +81,13 @@ _WAKES = {
     "wake": "it was woken by",
     **{name: title for name, title in _LATENCIES.items() if name == "n" or name.endswith("_ns")},
 }
+_WOKEN = {
+    "signal": "a signal",
+    "fd": "its descriptor",
+    "timer": "a timer",
+    "neighbour": "a neighbour's death",
+    "none": "nothing: it was awake",
+}
 _WAKEUPS = {
     "pid": "pid",
     "host": "host",
@@ -508,7 +515,9 @@ def _compared_rows(stored: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     several = len({row["database"] for row in stored if row["scope"] == compare.CHANNEL}) > 1
     for each in stored:
         name = str(each["channel"])
-        what = {compare.ALL: "all", compare.WAKE: f"woken by: {name}"}.get(each["scope"], name)
+        what = {compare.ALL: "all", compare.WAKE: f"woken by {_WOKEN.get(name, name)}"}.get(
+            each["scope"], name
+        )
         if several and each["scope"] == compare.CHANNEL:
             what += f" ({each['database']})"
         found[each["scope"]].append({"what": what} | compare.compared(each, None))
@@ -579,7 +588,8 @@ def _tables(
         note = f'<p class="note">left out: {plain(str(left_out))}</p>' if left_out else ""
         listed = table(slowest[:_LISTED], _LATENCIES) + _shortened(slowest) + note
         sections.append(("Slowest listeners", listed))
-        sections.append(("Percentiles by what ended the sleep", table(by_wake, _WAKES)))
+        named = [row | {"wake": _WOKEN.get(row["wake"], row["wake"])} for row in by_wake]
+        sections.append(("Percentiles by what ended the sleep", table(named, _WAKES)))
     of_topics = _topic_rows(audited, finished)
     if of_topics:
         sections.append(("Topics", table(of_topics[:_LISTED], _TOPICS) + _shortened(of_topics)))
@@ -636,7 +646,10 @@ def run(
         sections.append(("Before and after", told))
         reports += read
     by_wake = _by_wake(counts, timed.rows)
-    of_wakes = {row["wake"]: _curve(*_of_wake(counts, row["wake"])) for row in by_wake}
+    of_wakes = {
+        _WOKEN.get(row["wake"], row["wake"]): _curve(*_of_wake(counts, row["wake"]))
+        for row in by_wake
+    }
     sections += _plots(_curves(counts, timed.rows), of_wakes, places)
     sections += _tables(timed, woken, audited, finished, by_wake)
     target = out / "report.html"

@@ -8,9 +8,9 @@ from typing import Final
 
 STYLE: Final = """
 :root{color-scheme:light dark}
-body{font:15px/1.45 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em}
+body{font:15px/1.45 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}
 table{border-collapse:collapse;font-size:13px;margin:.6em 0;display:block;overflow-x:auto}
-td,th{padding:.15em .7em;text-align:right;border-bottom:1px solid #8884}
+td,th{padding:.15em .55em;text-align:right;border-bottom:1px solid #8884}
 td:first-child,th:first-child{text-align:left}
 td:first-child{min-width:9em}
 td{max-width:22em;overflow-wrap:anywhere}
@@ -95,7 +95,7 @@ function show(plot, from, to) {
     const x = left + (at - from) / (to - from) * wide;
     const label = new Date(at).toISOString().slice(11, step < 1000 ? 23 : 19);
     ticks.append(element("path", {class: "grid", d: `M${x} ${top}V${foot}`}));
-    ticks.append(element("text", {x, y: Number(foot) + 16, "text-anchor": "middle"}, label));
+    ticks.append(element("text", {x, y: Number(foot) + 19, "text-anchor": "middle"}, label));
   }
   Object.assign(plot.dataset, {from, to});
 }

@@ -92,8 +92,10 @@ def _cell(name: str, value: object) -> str:
         return f"<td>{plain(str(value))}</td>"
     if name.endswith("_ns"):
         shown = duration(value)
+    elif name == "pid":
+        shown = str(value)
     else:
-        shown = f"{value:,.2f}" if isinstance(value, float) else str(value)
+        shown = f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
     return f'<td data-value="{float(value):.17g}">{plain(shown)}</td>'
 
 

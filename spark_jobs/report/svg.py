@@ -107,8 +107,8 @@ def horizontal_axis(axis: Axis, labels: Mapping[float, str], title: str, foot: f
     for value, label in labels.items():
         x = axis.at(value)
         parts.append(f'<path class="grid" d="M{x:.1f} {TOP}V{foot:.1f}"/>')
-        parts.append(text(x, foot + 16, plain(label), "middle"))
-    parts += ["</g>", text((axis.start + axis.end) / 2, foot + 36, plain(title), "middle")]
+        parts.append(text(x, foot + 19, plain(label), "middle"))
+    parts += ["</g>", text((axis.start + axis.end) / 2, foot + 38, plain(title), "middle")]
     return parts
 
 

@@ -147,7 +147,7 @@ def test_before_and_after_in_a_report(tmp_path: Path, capsys: pytest.CaptureFixt
     part = section(page, "Before and after")
 
     rows = cells(part)
-    waked = ["woken by: signal", "woken by: timer"]
+    waked = ["woken by a signal", "woken by a timer"]
     assert list(rows) == ["all", *waked, "slower", "same", "gone", "new"]
     per_quantile = {"p50": 5, "p90": 8, "p99": 11, "p999": 14, "max": 17}
     whole = {name: np.concatenate(list(each.values())) for name, each in values.items()}
@@ -366,16 +366,16 @@ def test_latency_by_what_ended_the_sleep(
     (told,) = re.findall(
         r"<h2>Percentiles by what ended the sleep</h2>(.*?)</table>", content, re.S
     )
-    rows = re.findall(r"<tr><td>(\w+)</td>(.*?)</tr>", told)
+    rows = re.findall(r"<tr><td>([^<]+)</td>(.*?)</tr>", told)
     values = {name: re.findall(r'data-value="(\d+)"', cells) for name, cells in rows}
-    assert [int(each) for each in values["fd"]] == [100, *[900] * 6]
-    n, low, p50, p90, *_, high = (int(each) for each in values["signal"])
+    assert [int(each) for each in values["its descriptor"]] == [100, *[900] * 6]
+    n, low, p50, p90, *_, high = (int(each) for each in values["a signal"])
     assert (n, low, high) == (200, 1000, 3000)
     assert p50 == pytest.approx(1000, rel=0.004)
     assert p90 == pytest.approx(3000, rel=0.004)
-    assert list(values) == ["signal", "fd"]
+    assert list(values) == ["a signal", "its descriptor"]
     (plot,) = re.findall(r"<h2>Latency by what ended the sleep</h2>(.*?)</figure>", content, re.S)
-    assert re.findall(r"<g><title>(\w+)</title>", plot) == ["signal", "fd"]
+    assert re.findall(r"<g><title>([^<]+)</title>", plot) == ["a signal", "its descriptor"]
 
 
 def test_topics_are_told(a_report: tuple[Path, dict[str, Any]]) -> None:
