@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynotify._log import logger
 from pynotify.pubsub._arrays import ARRAY, decode
-from pynotify.pubsub._format import JSON, LAST, PART, PIECE, Malformed, Pieces, contents
+from pynotify.pubsub._format import BYTES, JSON, LAST, PART, PIECE, Malformed, Pieces, contents
 from pynotify.pubsub._parts import Part, Parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
+
+    from pynotify.pubsub._parts import Run
 
 MAX_SENDERS: Final = 1024
 #: Seconds after which the rest of an object is not to be expected any more.
@@ -180,23 +182,58 @@ class Assembler:
                 whole = data
             if whole is None:
                 return None
-            if whole[:1] == ARRAY:
-                obj: Any = decode(whole)
-            elif self._decode_json is not None and whole[:1] == JSON:
-                obj = self._decode_json(whole)
-            else:
-                obj = contents(whole) if data else None
+            obj = self._object(whole) if data else None
         except Malformed as error:
-            self._malformed += 1
-            start = data[:_SHOWN]
-            logger.warning(
-                "PubSub: a malformed segment on channel %r from process %d was skipped: %s: %r%s",
-                *(segment.channel, segment.pid, error, start),
-                "..." if len(data) > len(start) else "",
-            )
+            self._skip(segment, error)
             return None
         self._received += 1
         return Arrived(obj)
+
+    def takes_run(self, run: Run) -> bool:
+        """Whether take_run() does what take() of one part after the other would do."""
+        return self._bytes + run.length - 1 <= self._max_pending
+
+    def take_run(self, segment: Segment, run: Run) -> Arrived | None:
+        """The object that these parts make complete; `segment` is the last of them."""
+        try:
+            if run.place == 0 and run.ends and not self._is_too_large(run.size):
+                key = Key(segment.channel, segment.sender, run.number)
+                if key not in self._unfinished:
+                    obj = self._of_views(run.views)
+                    self._received += 1
+                    return Arrived(obj)
+            whole = self._take_part(segment, run)
+            if whole is None:
+                return None
+            obj = self._object(whole)
+        except Malformed as error:
+            self._skip(segment, error)
+            return None
+        self._received += 1
+        return Arrived(obj)
+
+    def _of_views(self, views: list[memoryview]) -> Any:
+        """Bytes, which may be large, are copied once."""
+        if views[0][0] == BYTES[0]:
+            return b"".join((views[0][1:], *views[1:]))
+        return self._object(b"".join(views))
+
+    def _object(self, whole: bytes) -> Any:
+        if whole[:1] == ARRAY:
+            return decode(whole)
+        if self._decode_json is not None and whole[:1] == JSON:
+            return self._decode_json(whole)
+        return contents(whole)
+
+    def _skip(self, segment: Segment, error: Malformed) -> None:
+        self._malformed += 1
+        data = segment.data
+        start = data[:_SHOWN]
+        logger.warning(
+            "PubSub: a malformed segment on channel %r from process %d was skipped: %s: %r%s",
+            *(segment.channel, segment.pid, error, start),
+            "..." if len(data) > len(start) else "",
+        )
 
     def lose(self, channel: str | None, pid: int | None) -> None:
         """A reference that take() has returned leads to no array any more."""
@@ -231,8 +268,8 @@ class Assembler:
         self._keep(key, entry)
         return None
 
-    def _take_part(self, segment: Segment, part: Part) -> bytes | None:
-        """The whole container, when this was the last part of it."""
+    def _take_part(self, segment: Segment, part: Part | Run) -> bytes | None:
+        """The whole container, when this was the last part of it, or has it."""
         key = Key(segment.channel, segment.sender, part.number)
         entry = self._note(key)
         self._unfinished.pop(key, None)

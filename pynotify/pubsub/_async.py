@@ -338,7 +338,7 @@ class AsyncPubSub(ClosedByAsyncWith, State):
             await transport.close(with_connection=self._make is not None)
             self._transport = None
         self._ready.clear()
-        self._came.clear()
+        self._forget_came()
 
     async def __aenter__(self) -> Self:
         await self._connected()

@@ -5,7 +5,8 @@
    is `~`, the object's number, the part's place and the object's size, in bytes, and then bytes of
    the container as they are: a payload of pynotify may have any.  No connection gives a number
    twice, so objects of several threads interleave, and a listener that begins in the middle of
-   one knows that it is the middle.  A size of 0 says that the object will not end.
+   one knows that it is the middle.  A size of 0 says that the object will not end.  What follows
+   each other when it is read is put together as one run.
 2. Size and place are below 2^48, so they have bytes that are 0, which PostgreSQL refuses: no part
    comes through a bridge, and an object on a channel that goes upstream is not sent in parts.
 3. Flow: a sender leaves half of the queue to others.  What it has sent has to be read, mostly,
@@ -15,20 +16,23 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pynotify._types import Notify
 from pynotify.errors import QueueFull
 from pynotify.pubsub._format import PART, Malformed, Pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pynotify._handle import Handle
 
 _HEADER = struct.Struct("<QQQ")
+_START = len(PART) + _HEADER.size
 _LIMIT = 1 << 48
 _PAGE = 8192
 #: Of the ring: what goes in one transaction because it is small, and what one of parts has.
@@ -40,7 +44,18 @@ _SHARE: Final = 0.375
 _FIRST_PAUSE = 0.0005
 _LONGEST_PAUSE = 0.05
 
+#: What the C library maps by itself, and unmaps as soon as it is freed, unless it has seen a
+#: larger block freed (M_MMAP_THRESHOLD); then the kernel clears each page of each object again.
+_MAPPED = 128 << 10
+_SEEN = 4 << 20
+
 _numbers = itertools.count(1)
+
+
+@functools.cache
+def _keep_memory() -> None:
+    """Let the C library keep what objects of some MiB take for the next ones."""
+    bytes(_SEEN)  # of zeros that nothing has touched: no memory
 
 
 class Room:
@@ -77,6 +92,8 @@ class Outgoing:
     """
 
     def __init__(self, whole: bytes, limit: int, batch: int) -> None:
+        if len(whole) >= _MAPPED:
+            _keep_memory()
         self._whole = memoryview(whole)
         self._number = next(_numbers)
         self._size = limit - _HEADER.size - len(PART)
@@ -86,19 +103,17 @@ class Outgoing:
 
     def batches(self) -> Iterator[list[bytes]]:
         """The payloads of one transaction after the other."""
-        whole = self._whole
-        step = self._size * self._together
-        for start in range(0, len(whole), step):
-            end = min(start + step, len(whole))
-            self.ends = end == len(whole)
+        whole, number, size = self._whole, self._number, self._size
+        length, step = len(whole), size * self._together
+        join, pack = b"".join, _HEADER.pack  # a MiB has more than a hundred parts
+        for start in range(0, length, step):
+            end = min(start + step, length)
+            self.ends = end == length
             yield [
-                self._part(at, min(at + self._size, end)) for at in range(start, end, self._size)
+                join((PART, pack(number, at, length), whole[at : at + size]))
+                for at in range(start, end, size)
             ]
             self.sent = end
-
-    def _part(self, start: int, end: int) -> bytes:
-        header = _HEADER.pack(self._number, start, len(self._whole))
-        return b"".join((PART, header, self._whole[start:end]))
 
     def given_up(self) -> bytes:
         """The payload that says so."""
@@ -155,14 +170,13 @@ class Part:
     __slots__ = ("data", "number", "place", "size")
 
     def __init__(self, payload: bytes) -> None:
-        start = len(PART)
-        if len(payload) < start + _HEADER.size:
+        if len(payload) < _START:
             raise Malformed("a part without its header")
         self.number: int
         self.place: int
         self.size: int
-        self.number, self.place, self.size = _HEADER.unpack_from(payload, start)
-        self.data = memoryview(payload)[start + _HEADER.size :]
+        self.number, self.place, self.size = _HEADER.unpack_from(payload, len(PART))
+        self.data = memoryview(payload)[_START:]
         within = 0 < len(self.data) <= self.size - self.place
         if self.size >= _LIMIT or (self.size and not within):
             raise Malformed("a part that is not within its object")
@@ -173,12 +187,71 @@ class Part:
         return self.place + len(self.data) >= self.size
 
 
+class Run(NamedTuple):
+    """Parts of one object that follow each other, from `place` on."""
+
+    number: int
+    place: int
+    size: int
+    views: list[memoryview]
+    #: The notification of the last one.
+    last: Notify
+
+    #: Bytes in `views`.
+    length: int
+
+    @property
+    def data(self) -> bytes:
+        """All of them."""
+        return b"".join(self.views)
+
+    @property
+    def ends(self) -> bool:
+        """Nothing more of its object comes."""
+        return self.place + self.length == self.size
+
+
+def run_of(messages: Iterable[object]) -> Run | None:
+    """What the first messages are; None: not two parts at least.
+
+    A run costs a part a fraction of what it costs by itself.  It ends before whatever does not
+    continue it, well-formed or not.
+    """
+    found = iter(messages)
+    last = next(found)
+    if not isinstance(last, Notify) or not last.data.startswith(PART):
+        return None
+    try:
+        first = Part(last.data)
+    except Malformed:
+        return None
+    number, place, size = first.number, first.place, first.size
+    channel, sender, views = last.channel, last.sender, [first.data]
+    pack, at = _HEADER.pack, place + len(first.data)
+    for message in found:
+        if at >= size or not isinstance(message, Notify):
+            break
+        data = message.data
+        if not data.startswith(PART + pack(number, at, size)) or len(data) == _START:
+            break
+        if at + len(data) - _START > size or message.sender != sender or message.channel != channel:
+            break
+        views.append(memoryview(data)[_START:])
+        at += len(data) - _START
+        last = message
+    if len(views) == 1:
+        return None
+    if size >= _MAPPED:
+        _keep_memory()
+    return Run(number, place, size, views, last, at - place)
+
+
 class Parts(Pieces):
     """The parts of one object so far."""
 
     __slots__ = ()
 
-    def add_part(self, part: Part) -> None:
+    def add_part(self, part: Part | Run) -> None:
         """The next one.  Raises `Malformed`, after which no more can be added."""
         if part.place != len(self.data):
             raise Malformed(f"a part at {part.place}, after {len(self.data)} bytes")

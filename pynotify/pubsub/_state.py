@@ -14,6 +14,7 @@ from pynotify.pubsub._arrays import Reference, is_array
 from pynotify.pubsub._assembly import Assembler, Segment
 from pynotify.pubsub._codec import codec_of, decoder, encoded
 from pynotify.pubsub._dispatch import Handlers, Received
+from pynotify.pubsub._parts import run_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -45,6 +46,8 @@ class State:
         self._handlers = Handlers()
         #: What the transport has received; it stays until an object was made of it.
         self._came: deque[Notify | Gap | Segment] = deque()
+        #: How many of the first in `_came` are in `_ready`, or in the assembler, already.
+        self._done = 0
         #: What has come and was not handed out yet.
         self._ready: deque[Received] = deque()
         #: What finds the array of a reference; None: it is gone.
@@ -125,14 +128,19 @@ class State:
         """
         came, ready, assembler = self._came, self._ready, self._assembler
         with self._assembling:
-            while came:
+            while True:
+                while self._done:
+                    del came[0]
+                    self._done -= 1  # no call: Ctrl-C cannot come before it
+                if not came:
+                    break
                 assembler.begin()
                 try:
-                    received = self._assembled(came[0])
+                    received, taken = self._assembled(came)
                     # From here on no call comes in between.
                     if received is not None:
                         ready += (received,)
-                    del came[0]
+                    self._done = taken
                 except BaseException:
                     assembler.undo()
                     raise
@@ -151,25 +159,33 @@ class State:
             pass
         return None
 
-    def _assembled(self, message: Notify | Gap | Segment) -> Received | None:
+    def _assembled(self, came: deque[Notify | Gap | Segment]) -> tuple[Received | None, int]:
+        """What the first in `came` makes complete, and how many of them that took."""
+        message = came[0]
         if isinstance(message, Gap):
             self._assembler.forget_all("something is missing")
-            return Received(None, message, None)
+            return Received(None, message, None), 1
         if message.channel not in self._channels:
-            return None
+            return None, 1
+        run, taken = run_of(came), 1
+        if run is not None and self._assembler.takes_run(run):
+            message, taken = run.last, len(run.views)
         commit, headers = 0, b""
         if isinstance(message, Notify):
             commit, headers = message.seq, message.raw_headers
             message = Segment(message.channel, message.sender, message.pid, message.data)
-        arrived = self._assembler.take(message)
+        take = self._assembler.take
+        arrived = (
+            take(message) if run is None or taken == 1 else self._assembler.take_run(message, run)
+        )
         if arrived is None:
-            return None
+            return None, taken
         obj = arrived.obj
         if isinstance(obj, Reference):
             obj = obj._replace(commit=commit)
             self._unresolved[obj.place] = commit
         received = Received(message.channel, obj, message.pid)
-        return received.with_headers(headers) if headers else received
+        return received.with_headers(headers) if headers else received, taken
 
     def _oldest(self) -> int | None:
         """The commit of the oldest reference whose array was not looked for; None: there is none.
@@ -207,10 +223,14 @@ class State:
 
         return senders_of_parts
 
+    def _forget_came(self) -> None:
+        self._came *= 0
+        self._done = 0  # no call: Ctrl-C cannot come before it
+
     def _connected_again(self) -> None:
         """Messages sent while disconnected are lost; discard partial objects."""
         with self._assembling:
-            self._came.clear()  # of the former connection, whose commits are no longer counted
+            self._forget_came()  # of the former connection, whose commits are no longer counted
             self._unresolved.clear()
         self._change(self._assembler.forget_all, "the connection was lost")
         self._ready.append(Received(None, Gap(0, "reconnected"), None))

@@ -357,7 +357,7 @@ class PubSub(ClosedByWith, State):
                 transport.close(with_connection=self._make is not None)
                 self._transport = None
         self._ready.clear()
-        self._came.clear()
+        self._forget_came()
 
 
 def _one(_received: Received) -> int:

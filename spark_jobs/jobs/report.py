@@ -588,7 +588,7 @@ def _tables(
         note = f'<p class="note">left out: {plain(str(left_out))}</p>' if left_out else ""
         listed = table(slowest[:_LISTED], _LATENCIES) + _shortened(slowest) + note
         sections.append(("Slowest listeners", listed))
-        named = [row | {"wake": _WOKEN.get(row["wake"], row["wake"])} for row in by_wake]
+        named = [dict(row) | {"wake": _WOKEN.get(row["wake"], row["wake"])} for row in by_wake]
         sections.append(("Percentiles by what ended the sleep", table(named, _WAKES)))
     of_topics = _topic_rows(audited, finished)
     if of_topics:

@@ -107,6 +107,27 @@ def test_iterating(ground: Round, waits: bool, large: bool, whole: bool) -> None
 
 
 @pytest.mark.parametrize("whole", WHOLE)
+def test_parts_that_follow_each_other(ground: Round, whole: bool) -> None:
+    """An object of several parts, which are put together as one run, and what is around it."""
+    objects = ["1", LARGE.encode(), "2", LARGE[1:].encode()]
+    with ground.engine.connect() as conn, pynotify.PubSub(conn, raw=True) as sender:
+
+        def attempt(at: At) -> None:
+            got: list[Any] = []
+            ground.pubsub.on("a", got.append)
+            for obj in objects:
+                sender.publish("a", obj)
+            at.attempt(lambda: ground.pubsub.run(0))
+            ground.pubsub.off("a", got.append)
+            assert at.reached or got == objects
+            assert got + ground.rest() == objects
+            stats = ground.pubsub.stats()
+            assert (stats.dropped, stats.malformed, stats.pending) == (0, 0, 0)
+
+        at_places(attempt, whole=whole)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
 @pytest.mark.parametrize("large", [False, True], ids=["small", "of several segments"])
 def test_running(ground: Round, large: bool, whole: bool) -> None:
     """A handler has an object, or it comes to the next call; one that raises has it."""

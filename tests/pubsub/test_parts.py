@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ from pubsub.conftest import NewPubSub
 from pubsub.objects import objects, take
 from pynotify.pubsub import _local
 from pynotify.pubsub._assembly import Assembler, Segment
-from pynotify.pubsub._parts import Flow, Outgoing
+from pynotify.pubsub._format import cut
+from pynotify.pubsub._parts import Flow, Outgoing, run_of
+from pynotify.pubsub._state import State
 from receiving import wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call
@@ -274,6 +278,98 @@ def test_a_size_that_grows_does_not_pass_max_object() -> None:
     listener.hears(numbered[0])
     listener.hears(longer[1])
     assert listener.counts() == (0, 1, 0, 0)
+
+
+# ---- runs: parts that follow each other when they are read -----------------------------------
+
+
+class _Taken(State):
+    """What notifications make, put together all at once or one after the other."""
+
+    def __init__(self, messages: Iterable[Any], *, at_once: bool) -> None:
+        super().__init__(max_object=1500, max_pending=1200, codec=None)
+        self._channels = {"a": None, "b": None}
+        for message in messages:
+            self._came.append(message)
+            if not at_once:
+                self._take_in(set())
+        self._take_in(set())
+        self.objects = [(each.channel, each.obj, each.headers) for each in self._ready]
+        self.left = len(self._came), self._done
+
+
+def _spoiled(parts: list[bytes], rng: random.Random) -> list[bytes]:
+    """As they are, or without one, with one twice, changed, or of another size."""
+    at, how = rng.randrange(len(parts)), rng.randrange(12)
+    part = parts[at]
+    changes = {
+        0: [],
+        1: [part, part],
+        2: [part[: rng.randrange(1, len(part) + 1)]],
+        3: [part + b"more"],
+        4: [part[:17] + (1400).to_bytes(8, "little") + part[25:]],
+        5: [part[:17] + bytes(8)],
+        6: [b"plain", part],
+    }
+    return parts[:at] + changes.get(how, [part]) + parts[at + 1 :]
+
+
+def _random_messages(rng: random.Random) -> list[Any]:
+    """Objects of three senders in parts, in pieces, and plain, that interleave now and then."""
+    waiting: list[list[Any]] = []
+    for seq in range(1, rng.randrange(3, 10)):
+        sender, channel = rng.randrange(3), rng.choice("aaabc")
+        body = b"%" + rng.randbytes(rng.choice([1, 90, 300, 1400, 1499, 1500, 1600]))
+        whole = rng.choice(
+            [body, body, b"!" + b"text" * 70, b'@{"k": [1, 2]}' + b" " * 80, b"?" * 99]
+        )
+        payloads = _spoiled(outgoing(whole), rng) if rng.random() < 0.8 else cut(whole, 100)
+        made = [pynotify.Notify(channel, each, 1, seq, 0, sender) for each in payloads]
+        if made and rng.random() < 0.3:  # as they are sent: the last has the headers
+            made[-1] = pynotify.Notify(
+                channel, made[-1].data, 1, seq, 0, sender, headers=b'{"k": "v"}'
+            )
+        waiting.append(made)
+        if rng.random() < 0.1:
+            waiting.append([pynotify.Gap(1, "lag")])
+    found: list[Any] = []
+    while waiting:
+        chosen = waiting[0 if rng.random() < 0.8 else rng.randrange(len(waiting))]
+        for _ in range(rng.randrange(1, 40)):
+            if chosen:
+                found.append(chosen.pop(0))
+        waiting = [each for each in waiting if each]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_runs_make_what_parts_make_one_by_one(seed: int) -> None:
+    messages = _random_messages(random.Random(seed))
+    taken, one_by_one = (_Taken(messages, at_once=at_once) for at_once in (True, False))
+    assert taken.objects == one_by_one.objects
+    assert taken.stats() == one_by_one.stats()
+    assert taken.left == one_by_one.left == (0, 0)
+
+
+def test_a_run_is_what_continues() -> None:
+    whole = large(size=1000)
+    parts = [pynotify.Notify("c", part, 1) for part in outgoing(whole)]
+    run = run_of(parts)
+    assert run is not None and run.ends and run.data == whole and run.last == parts[-1]
+    assert run_of(parts[:1]) is None
+    other = [pynotify.Notify("c", part, 1) for part in outgoing(whole)]
+    for first, rest in ((parts[:3], other), (parts[:3], parts[4:]), (parts[:3], parts[:3])):
+        run = run_of([*first, *rest])
+        assert run is not None and len(run.views) == 3 and not run.ends
+    run = run_of([*parts[:3], pynotify.Gap(1, "lag"), *parts[3:]])
+    assert run is not None and len(run.views) == 3
+    for changed in ({"sender": 2}, {"channel": "d"}):
+        same = {"channel": "c", "pid": 1, **changed}
+        rest = [pynotify.Notify(payload=part.data, **same) for part in parts[3:]]
+        run = run_of([*parts[:3], *rest])
+        assert run is not None and len(run.views) == 3, "each process counts from 1"
+    run = run_of([*parts, *other])
+    assert run is not None and len(run.views) == len(parts)
 
 
 # ---- flow ----------------------------------------------------------------------------------------
