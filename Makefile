@@ -81,7 +81,7 @@ $(VENV)/.made:
 	"$$found" -m venv --clear $(VENV)
 	@touch $@
 
-# What pyproject.toml names, less a Java for those who have one, plus CMake for those who have none.
+# What pyproject.toml names, less a Java where there is one, plus CMake where there is none.
 define REQUIREMENTS
 import sys, tomllib
 with open("pyproject.toml", "rb") as file:

@@ -98,7 +98,7 @@ class IdleListeners:
 
 
 def run(settings: Settings) -> None:
-    """With one notifier, with four, and with everybody woken."""
+    """With one notifier, with four, and with all listeners woken."""
     for notifiers in (1, 4):
         _measure(
             settings, notifiers, number=_MESSAGES, pairs=_PAIRS, signaling="targeted", bar=0.95

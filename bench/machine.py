@@ -50,7 +50,7 @@ def describe() -> dict[str, str]:
 
 
 def load() -> float:
-    """What others did here during the last minute: one number, which nobody should trust much."""
+    """What others did here during the last minute: one number, not to be trusted much."""
     return os.getloadavg()[0]
 
 

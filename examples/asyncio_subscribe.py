@@ -17,7 +17,7 @@ NAME = os.environ.get("SEGMENT", "asyncio-subscribe")
 async def handle(
     conn: pynotify.AsyncConnection, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """One request.  A slow client misses messages, and delays nobody."""
+    """One request.  A slow client misses messages, and delays no other."""
     async with conn.subscribe("news", maxlen=100) as news:
         writer.write(b"listening\n")
         async for note in news:

@@ -2,7 +2,7 @@
 
 `prepare()` reserves room in the queue, and holds no lock meanwhile.  After it the notification
 cannot fail for want of room; an error of the database rolls both back.  What remains: a process
-killed between the two commits has stored the row and has notified nobody.
+killed between the two commits has stored the row and has not notified.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A cache in every worker process of a WSGI server; whoever changes the data tells all workers.
+"""A cache in every worker process of a WSGI server; the worker that changes data tells all.
 
     gunicorn --workers 4 --chdir examples wsgi_cache:app
 

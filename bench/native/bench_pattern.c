@@ -6,7 +6,7 @@
  * system call; in one of them another connection listens to 1 to 1,000 patterns as well, of which
  * none matches.  With patterns that begin with a letter, a look at each ends at the first character
  * of the name; with patterns that begin with a `*`, the name is gone through to its end.  The last
- * rows are a pattern that matches: its listener, who does not read meanwhile, is told.
+ * rows are a pattern that matches: its listener, which does not read meanwhile, is told.
  *
  * Then the matcher itself, with the worst that a pattern and a name of 63 and of 255 bytes can do.
  */

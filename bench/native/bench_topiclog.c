@@ -72,7 +72,9 @@ static void put(struct pn_diskqueue *queue, struct pn_diskqueue_files *files, lo
 {
     for (long i = 0; i < n; i++) {
         struct pn_record_in record = {.parts = 1, .part = {{body, BODY}}};
-        must(pn_diskqueue_put(queue, files, &record, 1), "pn_diskqueue_put");
+        uint64_t seq;
+        must(pn_diskqueue_stage(queue, files, &record, 1, &seq), "pn_diskqueue_stage");
+        pn_diskqueue_commit(queue, seq);
     }
 }
 

@@ -10,7 +10,7 @@ from bench.peer import PAYLOAD_BYTES, Peer, Receiver, Sender
 
 
 class PosixQueue(Peer):
-    """10 deep, which is what Linux allows a user who is not root."""
+    """10 deep, which is what Linux allows users other than root."""
 
     name = "posix_ipc.MessageQueue"
 

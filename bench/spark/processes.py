@@ -37,8 +37,8 @@ class Clock:
         self._gone = 0
 
     def seconds(self) -> float:
-        """User and system, so far. Exact to a clock tick a process, but for what one that nobody
-        waits for used after it was last seen here."""
+        """User and system, so far. Exact to a clock tick a process, but for what a process
+        without a waiting parent used after it was last seen here."""
         now = {(process.pid, process.start): process for process in _tree()}
         inherited = {}
         for key, process in now.items():

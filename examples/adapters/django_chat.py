@@ -51,7 +51,7 @@ django.setup()
 
 
 class Chat(AsyncWebsocketConsumer):  # type: ignore[misc]
-    """Everybody is in one room."""
+    """All clients are in one room."""
 
     groups = ("room",)
 

@@ -38,8 +38,8 @@ async def mail(number: int) -> str:
 
 
 # Each worker gets these, and the one that is asked answers.
-@broker.subscriber("who")
-async def who() -> int:
+@broker.subscriber("pid")
+async def pid() -> int:
     return os.getpid()
 
 

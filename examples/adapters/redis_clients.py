@@ -19,7 +19,7 @@ def listen() -> None:
     """Ends with the message "stop"."""
     with redis.Redis(SEGMENT, decode_responses=True).pubsub() as subscriber:
         subscriber.psubscribe("sport.*")
-        subscriber.subscribe("news")  # last: who publishes waits until all have this one
+        subscriber.subscribe("news")  # last: the publisher waits until all have this one
         for message in subscriber.listen():
             if message["data"] == "stop":
                 return

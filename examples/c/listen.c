@@ -107,7 +107,7 @@ int main(int argc, char **argv)
 
     pn_conn_close(conn);
     pn_engine_close(engine);
-    if (demo) { /* the segment stays until somebody removes it */
+    if (demo) { /* the segment stays until it is removed */
         snprintf(path, sizeof path, "/pynotify.%u.%s", (unsigned) geteuid(), demo_name);
         shm_unlink(path);
         pn_remove_lock_files(demo_name);

@@ -3,7 +3,7 @@
  *
  *     notify SEGMENT CHANNEL MESSAGE...
  *
- * Every listener gets all of them or none, one after the other, with nobody else's in between;
+ * Every listener gets all of them or none, one after the other, with no other sender's in between;
  * equal messages of one transaction arrive once.
  *
  *     cc notify.c -lpynotify -o notify
@@ -50,7 +50,7 @@ int main(int argc, char **argv)
         return failed("commit");
     if ((rc & PN_NOTICE) != 0)
         while (pn_conn_notice(conn, text, sizeof text) > 0)
-            fprintf(stderr, "%s\n", text); /* "NOTIFY queue is 53% full", and who holds it */
+            fprintf(stderr, "%s\n", text); /* "NOTIFY queue is 53% full", and its holder */
 
     pn_conn_close(conn);
     pn_engine_close(engine);

@@ -2,7 +2,7 @@
  * deliver.c - notifications to the client.
  *
  * What cannot be told in this protocol ends the session: after a Gap the client has to load its
- * state anew, as after any lost connection.  A payload that is no text is left out and counted,
+ * state again, as after any lost connection.  A payload that is no text is left out and counted,
  * since drivers that raise in the middle of a message cannot go on.
  *
  * ReadyForQuery comes behind all that was committed when it was due, the session's own included, as

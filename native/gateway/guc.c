@@ -216,7 +216,7 @@ static bool out_of_memory(struct gw_error *error)
     return gw_fail(error, "53200", "out of memory");
 }
 
-/* A name with a dot is anybody's; NULL: *error. */
+/* A name with a dot is any client's; NULL: *error. */
 static struct setting *find_or_add(struct gw_settings *settings, const char *name,
                                    struct gw_error *error)
 {

@@ -18,7 +18,7 @@
  *     first of these steps on the handler passes nothing on for this slot, so close() does: a notifier
  *     that counts this slot has found it in its commit, that is before the slot was freed, and so
  *     what it deferred stood there before that.
- *  5. Nobody commits afterwards, and no timer ticks.  Nothing dies, and descriptors are plenty.
+ *  5. No process commits afterwards, and no timer ticks.  Nothing dies, and descriptors are plenty.
  *
  * ASSERTED at the end: each listener that has a slot, and was made awake, was told.
  *

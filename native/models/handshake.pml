@@ -163,9 +163,9 @@ byte kills = KILLS, lkills;
     if :: i == 1 && !((m) & 2) -> i = 2 :: else fi
 #endif
 #if NL == 1
-#define EVERYBODY used[0]
+#define EVERY_SLOT used[0]
 #else
-#define EVERYBODY (used[0] | (used[1] << 1))
+#define EVERY_SLOT (used[0] | (used[1] << 1))
 #endif
 
 /* ------------------------------------------------------------------ parts of the lock's holder */
@@ -215,7 +215,7 @@ inline recover()
 #else
         applied = head
 #endif
-        ; i = 0; SEEK(EVERYBODY));
+        ; i = 0; SEEK(EVERY_SLOT));
     /* PN_CRASH("recover:index") */
     /* PN_CRASH("recover:applied") */
 #ifdef RECOVER_WOKEN_FIRST
@@ -223,7 +223,7 @@ inline recover()
 #endif
 r_publish:
     if
-    :: atomic { i == NL -> i = 0; SEEK(EVERYBODY); goto r_unsleep }
+    :: atomic { i == NL -> i = 0; SEEK(EVERY_SLOT); goto r_unsleep }
     :: atomic { else -> skip }
     fi;
     STEP(p = pos[i];
@@ -240,7 +240,7 @@ r_publish:
 #endif
     /* PN_CRASH("recover:from") */
 r_want:
-    STEP(want[i] = head; i++; SEEK(EVERYBODY));
+    STEP(want[i] = head; i++; SEEK(EVERY_SLOT));
     /* PN_CRASH("recover:want") */
     goto r_publish;
 r_unsleep:
@@ -252,7 +252,7 @@ r_unsleep:
     STEP(p = pos[i];
         if
         :: (p & ASLEEP) && WANTED(want[i], P(p)) -> skip
-        :: else -> p = 0; i++; SEEK(EVERYBODY); goto r_unsleep
+        :: else -> p = 0; i++; SEEK(EVERY_SLOT); goto r_unsleep
         fi);
 #ifndef OWED_AFTER_UNSLEEP
     STEP(owed[i] = 1);
@@ -263,7 +263,7 @@ r_unsleep:
             pos[i] = START(P(p), from[i]); col = col | BIT(i)
         :: else
         fi;
-        p = 0; i++; SEEK(EVERYBODY));
+        p = 0; i++; SEEK(EVERY_SLOT));
     /* PN_CRASH("recover:unslept") */
     goto r_unsleep;
 r_woken:

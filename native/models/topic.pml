@@ -9,7 +9,7 @@
  *  2. A delivery exists if its kind is not FREE, its message is LIVE, its order is not below its channel's `voids`,
  *     and it is the backlog's or its message has none there.
  *  3. NW workers, OPS operations each (WITH says which), under one robust lock: publish, at once or into the backlog;
- *     pump; claim; finish; requeue; time-out of anybody's; dead letter; empty X or B; and transactions that publish and
+ *     pump; claim; finish; requeue; time-out of any consumer's; dead letter; empty X or B; and transactions that publish and
  *     finish: under the lock held once, or prepared, and later committed or aborted.  One message is there at first.
  *  4. Every operation changes what is true by one store: LIVE, a state word, `voids`; pump (which writes a delivery for
  *     each channel before) by FREE into the backlog's.  A dead letter is two stores behind a record (topic_redo), a

@@ -26,7 +26,7 @@
  *    those in front of it as in 3.  B's process may still act on what it watches, but writes to no slot, and
  *    is as good as gone when it blocks.
  *  9. The end, when nothing can move, and without any timer: if a listener lives and runs, then all that was
- *     committed is announced, everybody living has got it, and the slots of all the dead are free again (but of
+ *     committed is announced, every living process has got it, and the slots of all the dead are free again (but of
  *     one that died before it told a process that it is there, or what it has reaped; it has committed nothing).
  *
  * ASSERTED: I6 I7 I8 and I9 without a timer; the room of the dead is freed.

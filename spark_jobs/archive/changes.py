@@ -46,7 +46,7 @@ def writer() -> str:
 
 
 def _is_gone(name: str) -> bool | None:
-    """Whether the process that wrote a file of that name is gone; None: who knows."""
+    """Whether the process that wrote a file of that name is gone; None: it cannot be known here."""
     told = _WRITER.match(name)
     if told is None or told.groups()[:2] != _here():
         return None

@@ -1,5 +1,5 @@
-"""How far reading is, for people who wait at a terminal: bytes of all, records a second, and how
-long it will take.
+"""How far reading is, shown at a terminal: bytes of all, records a second, and how long it will
+take.
 
 1. Each process that reads has a number in memory that they share, and is the only one to write it.
    Spark's workers are no children of this process: they find the memory by its name, where they are
@@ -35,7 +35,7 @@ Count = Callable[[int], None]
 
 
 def uncounted(_: int) -> None:
-    """For those of whom there is no bar."""
+    """Where there is no bar."""
 
 
 def is_wanted() -> bool:
@@ -75,7 +75,7 @@ class Progress:
         return count
 
     def place(self, processes: int) -> Place | None:
-        """Where processes that are no children of this one count; None: nobody looks."""
+        """Where processes that are no children of this one count; None: no bar."""
         path = f"/proc/{os.getpid()}/fd/{self._file}"
         return Place(path, self._name, processes) if self.wanted else None
 

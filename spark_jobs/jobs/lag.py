@@ -1,4 +1,4 @@
-"""Who holds the tail of the queue back, and who falls behind.
+"""Which process holds the tail of the queue back, and which processes fall behind.
 
 An engine's queue can only be cleared up to its slowest reader. Messages are handed over in commit
 order, so the next RECV of a process tells what was its oldest unread message before: it was
@@ -168,8 +168,8 @@ def _per_process(by_window: pa.Table, held: pa.Table) -> list[dict[str, Any]]:
 
 
 def run(engine: Engine, survey: Survey, out: Directory, *, window: float = 1.0) -> JobResult:
-    """Rows, who held the tail longest first: host, boot_id, engine, pid, n, mean_lag and max_lag
-    (entries), max_age_ns (of a message when it was handed over), windows_as_holder and
+    """Rows, the longest holder of the tail first: host, boot_id, engine, pid, n, mean_lag and
+    max_lag (entries), max_age_ns (of a message when it was handed over), windows_as_holder and
     max_tail_age_ns. By window they are in `lag/`, and the holders in `lag_holders/` in `out`.
     """
     with engine.load("lag", survey, window_ns=nanoseconds(window)) as partials:

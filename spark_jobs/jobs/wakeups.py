@@ -123,7 +123,7 @@ class Partials:
 
     def finish(self) -> Iterator[Mapping[str, Any]]:
         log = self._reader.log
-        who = {"host": log.host, "boot_id": log.boot_id, "pid": log.pid}
+        process = {"host": log.host, "boot_id": log.boot_id, "pid": log.pid}
         times = np.flatnonzero(self._histogram)
         extremes = {"min_ns": [self._low], "max_ns": [self._high]} if len(times) else {}
         counted = lists(np.zeros(len(times), dtype=np.int64), times, self._histogram[times], 1)
@@ -133,7 +133,7 @@ class Partials:
             if self._sent is not None:
                 told |= {"woken_at": [self._woken_at], "sent": [self._sent]}
         figures = {name: [value] for name, value in self._totals.items()}
-        yield who | figures | extremes | counted | told
+        yield process | figures | extremes | counted | told
 
 
 def _between(rows: pa.Table) -> pa.Table:

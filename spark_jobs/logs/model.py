@@ -162,7 +162,7 @@ class Chunk:
     channel: NDArray[np.int64]
     clock_ns: int = 0
     marks: NDArray[np.uint16] | None = field(default=None, repr=False)
-    """`kind` and `wake` of each record, if somebody took them out already."""
+    """`kind` and `wake` of each record, if the reader took them out already."""
 
     @property
     def kind(self) -> NDArray[np.uint8]:

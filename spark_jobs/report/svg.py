@@ -74,7 +74,7 @@ def text(x: float, y: float, content: str, anchor: str = "start", **more: str) -
 
 
 def frame(label: str, parts: Sequence[str], height: float = HEIGHT, more: str = "") -> str:
-    """A whole plot; `label` is for those who do not see it, `more` are attributes."""
+    """A whole plot; `label` is for readers that do not see it, `more` are attributes."""
     return (
         f'<figure><svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" '
         f'aria-label="{plain(label)}"{more}>{"".join(parts)}</svg></figure>'

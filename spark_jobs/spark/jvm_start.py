@@ -1,7 +1,7 @@
 """Starting a JVM so that Ctrl-C meanwhile leaves none behind.
 
 PySpark starts a shell script that starts a launcher and then becomes the JVM, which ignores SIGINT
-and notices only when it is up, seconds later, that nobody wants it any more.
+and notices only when it is up, seconds later, that it is not wanted any more.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tasks import (
 )
 
 TURNS = range(8)
-"""After so many turns of the loop: more than any of the calls takes when nobody is in its way."""
+"""After so many turns of the loop: more than any of the calls takes when nothing is in its way."""
 
 Call = Callable[[], Awaitable[Any]]
 
@@ -226,7 +226,7 @@ async def test_storm(
     other.worker.result()
 
 
-# ---- everything else, when nobody is in the way --------------------------------------------------
+# ---- everything else, when nothing is in the way -------------------------------------------------
 
 
 async def test_calls_happen_or_not(
@@ -281,7 +281,7 @@ async def test_calls_happen_or_not(
     await verify_usable(conn, engine)
 
 
-# ---- while somebody holds the writer lock --------------------------------------------------------
+# ---- while another process holds the writer lock -------------------------------------------------
 
 
 async def test_while_the_lock_is_held_nothing_has_happened(
@@ -408,7 +408,7 @@ async def test_closing(kind: str, aconnect: AsyncConnections, engine: pynotify.E
 async def test_connecting(
     kind: str, aconnect: AsyncConnections, engine: pynotify.Engine, lock_holder: LockHolder
 ) -> None:
-    """What was made for somebody who is gone gives its slot back."""
+    """What was made for a cancelled caller gives its slot back."""
     connect = pynotify.AsyncConnection.connect
     for hold in (False, True):
         if hold:

@@ -54,8 +54,8 @@ async def test_the_arguments_are_asyncpgs(
     assert listener.calls == [(conn, other.pid, "c", "theirs"), (conn, conn.pid, "c", "mine")]
 
 
-async def test_nobody_has_to_wait(kind: str, aconnect: AsyncConnections, remote: Remote) -> None:
-    """And what nobody waits for goes through without a pause."""
+async def test_no_task_has_to_wait(kind: str, aconnect: AsyncConnections, remote: Remote) -> None:
+    """And what no task waits for goes through without a pause."""
     conn, other = await aconnect(), remote(aconnect.name)
     listener = Listener()
     await conn.add_listener("c", listener)

@@ -328,7 +328,7 @@ async def gone(
 
 
 async def test_unlinked(kind: str, new_name: Callable[[], str]) -> None:
-    """All who wait are woken with that, and everything but close() raises it from there on."""
+    """All waiting tasks are woken with that, and all but close() raises it from there on."""
     name = new_name()
     conn = await pynotify.AsyncConnection.connect(name)
     await conn.listen("c")

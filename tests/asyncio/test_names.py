@@ -8,6 +8,7 @@ import pytest
 
 import pynotify
 from forgetting import Many, assert_forgotten_in_loop, steps
+from receiving import PATIENCE
 from tasks import AsyncConnections
 
 
@@ -31,7 +32,7 @@ class TestAsyncConnection:
         async def one(name: str) -> None:
             async with conn.subscribe(name) as sub:
                 await other.notify(name, "answer")
-                assert (await sub.next(60)).payload == "answer"
+                assert (await sub.next(PATIENCE)).payload == "answer"
 
         await assert_forgotten_in_loop(one)
 
@@ -80,5 +81,5 @@ async def _many_names(engine_name: str) -> None:
                     await conn.unlisten(name)
                     async with conn.subscribe(name) as sub:
                         await other.notify(name, "answer")
-                        assert (await sub.next(60)).channel == name
+                        assert (await sub.next(PATIENCE)).channel == name
         assert await conn.listening_channels() == {"always"}

@@ -13,7 +13,7 @@ import pytest
 
 import pynotify
 from locked import LockHolder
-from receiving import payloads
+from receiving import PATIENCE, payloads
 from sessions import Connect, EngineFactory
 from tasks import PAGE, AsyncConnections, Counter, FullQueue, settled, turns, until, waiting_threads
 
@@ -157,7 +157,7 @@ async def test_listening_channels(kind: str, aconnect: AsyncConnections) -> None
     assert await conn.listening_channels() == frozenset()
 
 
-# ---- while somebody holds the writer lock ------------------------------------------------------
+# ---- while another process holds the writer lock -----------------------------------------------
 
 
 async def test_calls_wait_for_the_lock_and_the_loop_goes_on(
@@ -212,7 +212,7 @@ async def test_headers_are_those_of_the_call(
     heard = [message.headers for message in listener.poll()]  # type: ignore[union-attr]
     assert [each for each in heard if each] == [{"k": "v"}] * 4
     with channel.consumer(max_in_flight=3) as consumer:
-        taken = [consumer.get(20) for _ in range(3)]
+        taken = [consumer.get(PATIENCE) for _ in range(3)]
         assert [message.headers for message in taken] == [{}, {"k": "v"}, {"k": "v"}]
     await pubsub.close()
 
@@ -284,10 +284,10 @@ async def test_nowait_in_a_callback(aconnect: AsyncConnections) -> None:
     assert payloads(await conn.poll()) == ["called", "in the transaction"]
 
 
-async def test_the_lock_of_one_who_died(
+async def test_the_lock_of_a_dead_process(
     aconnect: AsyncConnections, lock_holder: LockHolder
 ) -> None:
-    """Who waited for it goes on as soon as the holder is dead."""
+    """A waiting task goes on as soon as the holder is dead."""
     conn = await aconnect()
     await conn.listen("c")
     lock_holder.hold()
@@ -366,7 +366,7 @@ async def test_one_call_waits_for_room_for_all_tasks(
     assert sorted(heard[full.sent :]) == sorted(str(number) for number in range(200))
 
 
-async def test_closing_a_laggard_does_not_wait_for_those_who_wait_for_it(
+async def test_closing_a_laggard_does_not_wait_for_the_senders_that_wait_for_it(
     kind: str, aconnect: AsyncConnections, make_engine: EngineFactory
 ) -> None:
     engine = make_engine(queue_pages=64, on_full="block", full_timeout=1000.0)
@@ -396,7 +396,7 @@ async def test_nor_does_rolling_back_what_has_reserved_it(
         raise pynotify.Rollback(tx)
 
 
-async def test_those_who_waited_long_enough_do_not_wait_again(
+async def test_senders_that_waited_long_enough_do_not_wait_again(
     aconnect: AsyncConnections, make_engine: EngineFactory, connect: Connect
 ) -> None:
     """Not one after the other: all have waited as long as the first."""
@@ -437,7 +437,7 @@ async def test_room_that_does_not_come(
     assert full.make_room() == ["now"]
 
 
-async def test_who_reads_in_the_same_loop_makes_room(
+async def test_a_reader_in_the_same_loop_makes_room(
     aconnect: AsyncConnections, make_engine: EngineFactory
 ) -> None:
     """A laggard that is a task of the loop can read while the notifier waits for it."""

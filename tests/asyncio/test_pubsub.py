@@ -80,7 +80,7 @@ async def test_handlers_may_be_coroutine_functions(
 
 
 async def test_a_cancelled_wait_loses_nothing(aconnect: AsyncConnections) -> None:
-    """Whatever step it is at: each object is handed out once, to it or to the next who asks."""
+    """Whatever step it is at: each object is handed out once, to it or to the next caller."""
     heard: list[Any] = []
     async with pynotify.AsyncPubSub(await aconnect()) as pubsub:
         await pubsub.subscribe("c")
@@ -112,7 +112,7 @@ async def test_skip_self_and_unsubscribe(aconnect: AsyncConnections) -> None:
     await sender.close()
 
 
-async def test_close_ends_who_waits(aconnect: AsyncConnections) -> None:
+async def test_close_ends_waiting(aconnect: AsyncConnections) -> None:
     pubsub = pynotify.AsyncPubSub(await aconnect())
     await pubsub.subscribe("c")
     waiting = asyncio.ensure_future(pubsub.run())
@@ -123,7 +123,7 @@ async def test_close_ends_who_waits(aconnect: AsyncConnections) -> None:
         await pubsub.publish("c")
 
 
-async def test_given_a_coroutine_function_it_opens_the_segment_anew(
+async def test_given_a_coroutine_function_it_opens_the_segment_again(
     new_name: Callable[[], str],
 ) -> None:
     name = new_name()

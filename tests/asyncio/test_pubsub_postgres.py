@@ -68,7 +68,7 @@ async def test_threads_and_tasks_understand_each_other(postgres: Server) -> None
 
 
 async def test_the_connection_stays_the_callers(postgres: Server) -> None:
-    """He may use it while somebody waits in it, and what he reads is not lost."""
+    """A caller may use it while a task waits in it, and what the caller reads is not lost."""
     async with await connect(postgres) as conn, pynotify.AsyncPubSub(conn) as pubsub:
         await pubsub.subscribe("c")
         waiting = asyncio.ensure_future(take(pubsub, 3))
@@ -154,7 +154,7 @@ async def test_cancelled_it_loses_nothing(postgres: Server) -> None:
             assert await take(pubsub, 1) == [number]
 
 
-async def test_closing_ends_who_waits(postgres: Server) -> None:
+async def test_closing_ends_waiting(postgres: Server) -> None:
     async with pubsub_on(postgres) as pubsub:
         await pubsub.subscribe("c")
         waiting = asyncio.ensure_future(pubsub.run())

@@ -173,7 +173,7 @@ class TestNotifies:
         assert drained == [str(number) for number in range(count)]
 
     async def test_timeout_bounds_each_wait(self, kind: str, aconnect: AsyncConnections) -> None:
-        """It does not begin again each time that somebody else was faster."""
+        """It does not begin again each time that another task was faster."""
         conn = await listening(aconnect)
 
         class Thief:
@@ -210,7 +210,7 @@ class TestNotifies:
         assert payloads(await conn.poll()) == ["b"]
 
     async def test_tasks_share(self, kind: str, aconnect: AsyncConnections, remote: Remote) -> None:
-        """Everything once, to whoever is first; each gets it in order."""
+        """Everything once, to the first that asks; each gets it in order."""
         conn, other = await listening(aconnect), remote(aconnect.name)
         heard: list[list[int]] = [[], [], []]
 
@@ -275,7 +275,7 @@ class TestNotifies:
         with pytest.raises(pynotify.InterfaceError):
             await conn.poll()
 
-    async def test_close_wakes_who_waits(self, kind: str, aconnect: AsyncConnections) -> None:
+    async def test_close_wakes_waiting_tasks(self, kind: str, aconnect: AsyncConnections) -> None:
         conn = await listening(aconnect)
         tasks = [
             asyncio.create_task(conn.wait()),
@@ -451,7 +451,7 @@ class TestNoBusyLoop:
         monkeypatch.setattr(TaskReceiver, "_on_readable", on_readable)
         return calls
 
-    async def test_when_nobody_waits(
+    async def test_when_no_task_waits(
         self, kind: str, aconnect: AsyncConnections, calls: list[None]
     ) -> None:
         conn = await listening(aconnect)
@@ -462,7 +462,7 @@ class TestNoBusyLoop:
         assert len(calls) <= before + 2
         assert len(await conn.poll()) == 1000
 
-    async def test_when_somebody_has_left_messages_behind(
+    async def test_when_a_task_has_left_messages_behind(
         self, kind: str, aconnect: AsyncConnections, calls: list[None]
     ) -> None:
         conn = await listening(aconnect)
@@ -486,14 +486,14 @@ class TestNoBusyLoop:
             conn.subscribe("s") as quiet,
             conn.subscribe("full", maxlen=2, overflow="block") as full,
         ):
-            await conn.notify("c", "nobody polls")
+            await conn.notify("c", "no task polls")
             await turns(200)
             assert len(calls) <= 5
             await conn.notify_many("full", [str(number) for number in range(10)])
             await turns(200)
             assert len(calls) <= 10
             assert [(await full.next()).payload for _ in range(10)] == list("0123456789")
-            assert payloads(await conn.poll()) == ["nobody polls"]
+            assert payloads(await conn.poll()) == ["no task polls"]
             assert quiet.pending == 0
 
     async def test_after_an_error(

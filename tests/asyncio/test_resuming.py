@@ -18,7 +18,7 @@ from tasks import DEBUG, AsyncConnections, loop_factory, settled, turns, until
 
 Receive = Callable[[], Awaitable[Any]]
 
-variable = contextvars.ContextVar("variable", default="nobody's")
+variable = contextvars.ContextVar("variable", default="no task's")
 
 
 class OwnTask(asyncio.Task[Any]):
@@ -143,7 +143,7 @@ async def test_it_is_the_task_in_its_own_context(
     connect().notify("0", "x")
     assert await task == (task, "the task's")
     assert context[variable] == "changed"
-    assert variable.get() == "nobody's"
+    assert variable.get() == "no task's"
 
 
 async def test_several_in_one_turn(
@@ -186,7 +186,7 @@ async def test_one_cancels_the_other_that_is_about_to_be_resumed(
     assert errors == []
 
 
-async def test_an_error_is_not_for_who_has_been_cancelled() -> None:
+async def test_an_error_is_not_for_a_cancelled_task() -> None:
     waiter = TaskWaiter(WaitTurn(asyncio.get_running_loop()))
     waiter.cancel()
     waiter.fail(pynotify.InterfaceError("too late"))
@@ -300,7 +300,7 @@ async def test_closing_a_generator_whose_task_was_cancelled(
 def test_a_task_that_ends_the_loop(
     kind: str, aconnect: AsyncConnections, connect: Connect, how: str
 ) -> None:
-    """By SystemExit, as from any callback, and nobody is forgotten."""
+    """By SystemExit, as from any callback, and no task is forgotten."""
     loop = loop_factory(kind)()
     loop.set_debug(kind == DEBUG)
     tasks: list[asyncio.Task[Any]] = []

@@ -174,7 +174,7 @@ class TestNext:
             for task in waiting:
                 task.cancel()
 
-    async def test_close_wakes_who_waits(self, kind: str, aconnect: AsyncConnections) -> None:
+    async def test_close_wakes_waiting_tasks(self, kind: str, aconnect: AsyncConnections) -> None:
         conn = await aconnect()
         for close in ("subscription", "connection"):
             sub = await conn.subscribe("a")
@@ -239,7 +239,7 @@ class TestOverflow:
             assert (sub.pending, sub.dropped) == (5000, 0)
             assert await texts(sub, 5000) == [str(number) for number in range(5000)]
 
-    async def test_block_stops_reading_for_everybody(
+    async def test_block_stops_reading_for_all(
         self, kind: str, aconnect: AsyncConnections, remote: Remote
     ) -> None:
         conn, other = await aconnect(), remote(aconnect.name)
@@ -280,7 +280,7 @@ class TestOverflow:
             assert (await waiting).payload == "behind them"
 
     @pytest.mark.parametrize("how", ["closed", "forgotten"])
-    async def test_a_full_one_that_is_gone_blocks_nobody(
+    async def test_a_full_one_that_is_gone_blocks_no_other(
         self, kind: str, how: str, aconnect: AsyncConnections
     ) -> None:
         conn = await aconnect()
@@ -350,7 +350,7 @@ class TestTogether:
     async def test_notifies_and_subscriptions_at_once(
         self, kind: str, aconnect: AsyncConnections, remote: Remote
     ) -> None:
-        """Whoever waits first reads for all."""
+        """The first waiting task reads for all."""
         conn, other = await aconnect(), remote(aconnect.name)
         await conn.listen("a")
         heard: dict[str, list[str]] = {"listen": [], "one": [], "two": []}
@@ -606,7 +606,7 @@ class TestStart:
     async def test_a_cancelled_part_of_a_handler_does_not_end_it(
         self, aconnect: AsyncConnections, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A handler may wait for a task that somebody cancels; that was not meant for us."""
+        """A handler may wait for a task that is cancelled; that was not meant for us."""
         conn = await aconnect()
         heard: list[str] = []
 

@@ -227,7 +227,7 @@ async def test_transactions(aconnect: AsyncConnections) -> None:
 async def test_nothing_waits_for_the_lock_in_the_loop(
     aconnect: AsyncConnections, lock_holder: LockHolder
 ) -> None:
-    """Somebody stands with the writer lock: the loop goes on, and then all of it happens."""
+    """A process stands with the writer lock: the loop goes on, and then all of it happens."""
     async with consuming(await aconnect(), max_in_flight=5) as (topic, consumer):
         await topic.publish("first")
         message = await consumer.get(PATIENCE)
@@ -320,7 +320,7 @@ async def test_descriptor(aconnect: AsyncConnections) -> None:
         with pytest.raises(pynotify.Timeout):
             await consumer.get(0)
         descriptor = consumer.fileno()
-        assert readable(descriptor), "nobody has looked yet"
+        assert readable(descriptor), "no task has looked yet"
         with pytest.raises(pynotify.Timeout):
             await consumer.get(0)
         assert not readable(descriptor)

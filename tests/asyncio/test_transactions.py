@@ -11,7 +11,7 @@ import pytest
 
 import pynotify
 from locked import LockHolder
-from receiving import pairs, payloads
+from receiving import PATIENCE, pairs, payloads
 from sessions import Connect, EngineFactory
 from tasks import PAGE, AsyncConnections, Counter, FullQueue, cancelled_after, settled, turns
 
@@ -356,7 +356,7 @@ class TestPrepare:
     async def test_rolling_back_does_not_block_the_loop(
         self, kind: str, aconnect: AsyncConnections, lock_holder: LockHolder
     ) -> None:
-        """Giving back what was reserved takes the lock: nobody else waits for that."""
+        """Giving back what was reserved takes the lock: no other task waits for that."""
         conn = await aconnect()
         async with Counter() as counter:
             for end in ("block", "task"):
@@ -484,7 +484,7 @@ class TestTasks:
 
         for prepare in (False, True):
             await asyncio.create_task(leave_open(prepare))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while engine.stat().subscriptions or engine.stat().backends[0].in_transaction:
                     await asyncio.sleep(0)
             assert not conn._transactions
@@ -513,7 +513,7 @@ class TestTasks:
         assert listener.poll() == []
 
     async def test_the_main_task_ends(self, aconnect: AsyncConnections) -> None:
-        """`asyncio.run` over a transaction that nobody ended; the fixture checks the slots."""
+        """`asyncio.run` over a transaction that was not ended; the fixture checks the slots."""
         conn = await aconnect()
         tx = conn.transaction()
         await tx.__aenter__()
@@ -583,7 +583,7 @@ class TestTasks:
         assert listener.poll() == []
 
     async def test_not_in_a_callback(self, aconnect: AsyncConnections) -> None:
-        """Where no task runs nobody could end it."""
+        """Where no task runs nothing could end it."""
         conn = await aconnect()
         loop = asyncio.get_running_loop()
         result = loop.create_future()

@@ -74,7 +74,7 @@ def test_a_killed_server_is_a_gap(
     assert bridges_on(own_postgres) == 1
 
 
-def test_a_gap_is_for_those_who_were_there(
+def test_a_gap_is_for_those_that_were_there(
     own_bridge: Bridge, connect: Connect, own_postgres: Server
 ) -> None:
     conn, late = connect(), connect()
@@ -168,7 +168,7 @@ def test_what_the_old_connection_sent_is_no_echo(
     assert notes == [str(i) for i in range(sent)] + ["the end"]
 
 
-def test_a_stopped_server_stops_nobody_here(
+def test_a_stopped_server_stops_no_process_here(
     own_bridge: Bridge, connect: Connect, own_postgres: Server
 ) -> None:
     """It is away for a while, and nothing is lost: no gap."""

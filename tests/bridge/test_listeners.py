@@ -1,4 +1,4 @@
-"""Whom the bridge listens for: it follows those who come and go, the dead included."""
+"""The channels of the bridge: it follows listeners that come and go, the dead included."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bridge(new_bridge: NewBridge, engine_name: str, postgres: Server) -> Bridge:
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_it_listens_as_long_as_somebody_does(
+def test_it_listens_as_long_as_any_listener_does(
     new_bridge: NewBridge, engine_name: str, postgres: Server, connect: Connect, both: bool
 ) -> None:
     bridge = new_bridge(engine_name, postgres, "c", "d", both=both)
@@ -64,7 +64,7 @@ def test_a_rolled_back_listen_is_none(bridge: Bridge, conn: pynotify.Connection)
 def test_a_listener_that_is_killed_has_gone(
     bridge: Bridge, engine_name: str, conn: pynotify.Connection, new_worker: NewWorker
 ) -> None:
-    """Nobody else sleeps in the segment; nobody looks."""
+    """No other sleeps in the segment; none looks."""
     workers = [new_worker(), new_worker()]
     for worker in workers:
         worker.call(listen, engine_name)
@@ -88,7 +88,7 @@ def test_a_listener_that_is_stopped_has_not(
     worker.resume()
 
 
-def test_those_who_were_there_before_it(
+def test_listeners_that_were_there_before_it(
     engine_name: str, connect: Connect, new_bridge: NewBridge, postgres: Server
 ) -> None:
     one, other = connect(), connect()
@@ -99,7 +99,7 @@ def test_those_who_were_there_before_it(
 
 
 def test_many_come_and_go(bridge: Bridge, connect: Connect, postgres: Server) -> None:
-    """Whoever has waited hears all from then on, whatever others do."""
+    """A connection that has waited hears all from then on, whatever others do."""
     conns = [connect() for _ in range(4)]
     with postgres.connect() as sender:
         for turn in range(40):

@@ -104,7 +104,7 @@ def test_statements_keep_their_order(make: Any) -> None:
     assert seen == [[b"1", b"2"], [b"x" * 100_000], "22012", [b"3"]]
 
 
-def test_an_error_that_nobody_expects_is_a_loss(make: Any) -> None:
+def test_an_unexpected_error_is_a_loss(make: Any) -> None:
     upstream = make()
     drive(upstream, lambda: upstream.ready)
     upstream.execute(b"SELECT 1/0", [], lambda _: None)

@@ -106,7 +106,7 @@ class Running:
 
 
 class Guest(Running):
-    """A program of somebody else, who has `conn`, a connection to the segment.
+    """Another program, which has `conn`, a connection to the segment.
 
     It is ready when this returns, and ends with its standard input.
     """

@@ -148,13 +148,13 @@ def test_signal_blocked_in_the_main_thread_only(
     assert bad(engine_name) == []
 
 
-def test_who_polls_needs_no_signal(engine_name: str, remote: Remote) -> None:
+def test_polling_needs_no_signal(engine_name: str, remote: Remote) -> None:
     session = remote(engine_name, wakeup="poll")
     session.listen("c")
     assert bad(engine_name) == []
 
 
-def test_who_only_notifies_needs_no_handler(engine_name: str, remote: Remote) -> None:
+def test_notifying_alone_needs_no_handler(engine_name: str, remote: Remote) -> None:
     session = remote(engine_name)
     session.notify("c", "x")
     assert bad(engine_name) == []
@@ -219,7 +219,7 @@ def test_descriptors_run_out(engine_name: str, new_worker: NewWorker) -> None:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def test_who_does_not_read(engine_name: str, connect: Connect) -> None:
+def test_a_listener_that_does_not_read(engine_name: str, connect: Connect) -> None:
     listener, notifier = connect(), connect()
     listener.listen("c")
     notifier.notify("c", "x" * 3000)
@@ -232,7 +232,7 @@ def test_who_does_not_read(engine_name: str, connect: Connect) -> None:
     listener.rollback()
 
 
-def test_who_fills_the_queue(new_name: Callable[[], str]) -> None:
+def test_a_reader_that_fills_the_queue(new_name: Callable[[], str]) -> None:
     name = new_name()
     with pynotify.connect(name, queue_pages=64) as conn:
         conn.listen("c")

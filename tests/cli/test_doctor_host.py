@@ -145,7 +145,7 @@ def test_backend_that_is_not_visible(engine: pynotify.Engine, conn: pynotify.Con
     assert finding.text == f"process {NOBODYS_PID} (?) is not visible in /proc"
 
 
-def test_who_reads_slowly_is_not_reported(engine: pynotify.Engine, connect: Connect) -> None:
+def test_a_slow_reader_is_not_reported(engine: pynotify.Engine, connect: Connect) -> None:
     """It went on between the two looks."""
     listener, notifier = connect(), connect()
     listener.listen("c")

@@ -106,7 +106,7 @@ def stuck(engine_name: str, guest: StartGuest) -> Iterator[Guest]:
 
 
 def test_process_that_holds_the_lock(stuck: Guest) -> None:
-    """Asking it waits for nobody."""
+    """Asking it waits for no process."""
     begun = time.monotonic()
     done = run("doctor", "--stack", str(stuck.pid))
     assert (done.status, done.err) == (0, "")
@@ -115,7 +115,7 @@ def test_process_that_holds_the_lock(stuck: Guest) -> None:
 
 
 @pytest.mark.full
-def test_doctor_names_who_holds_the_lock(stuck: Guest, engine_name: str) -> None:
+def test_doctor_names_the_holder_of_the_lock(stuck: Guest, engine_name: str) -> None:
     done = run("doctor", engine_name)
     assert done.status == 1
     (line,) = (line for line in done.out.splitlines() if line.startswith("problem"))

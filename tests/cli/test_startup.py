@@ -98,7 +98,7 @@ def test_a_command_imports_next_to_nothing(program: str) -> None:
 
 
 def test_a_program_has_all_that_it_needs() -> None:
-    """Later it may have another user, who cannot read it, or another root."""
+    """Later it may have another user, which cannot read it, or another root."""
     imported = imported_as("/srv/app.py")
     assert {*OURS, "logging", "signal", "dataclasses"} <= imported
     assert "asyncio" not in imported and "numpy" not in imported

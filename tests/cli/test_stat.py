@@ -252,7 +252,7 @@ def test_a_command_shows_what_its_interpreter_runs(
             process.kill()
 
 
-def test_rm_refuses_while_somebody_is_connected(
+def test_rm_refuses_while_a_process_is_connected(
     engine_name: str, conn: pynotify.Connection
 ) -> None:
     done = run("rm", engine_name)

@@ -175,7 +175,7 @@ def test_colour(engine_name: str, terminal: Screen, setting: dict[str, str]) -> 
 def test_colours_of_rows(
     engine_name: str, connect: Connect, terminal: Screen, setting: dict[str, str]
 ) -> None:
-    """Headings; who is behind, and the queue that is held; who sleeps."""
+    """Headings; connections that are behind, and the queue that is held; those that sleep."""
     behind, asleep = connect(), connect()
     behind.listen("c")
     asleep.listen("other")

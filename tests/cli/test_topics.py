@@ -1,4 +1,4 @@
-"""`pynotify topics`: look, publish, consume, pause, requeue; and who else shows topics."""
+"""`pynotify topics`: look, publish, consume, pause, requeue; and others that show topics."""
 
 from __future__ import annotations
 

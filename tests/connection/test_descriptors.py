@@ -48,7 +48,7 @@ def connect_here(name: str) -> None:
 
 
 def hear_one(name: str) -> str:
-    """It stays connected: who closes tells those who watch, and they need no signal any more."""
+    """It stays connected: closing tells those that watch, and they need no signal any more."""
     connect_here(name)
     conn = _held[-1]
     conn.listen("c")
@@ -82,7 +82,7 @@ def asleep(engine: pynotify.Engine) -> int:
     return sum(backend.asleep and backend.channels == 1 for backend in engine.stat().backends)
 
 
-def test_who_has_no_descriptor_left_wakes_nevertheless(
+def test_a_process_without_descriptors_wakes_nevertheless(
     engine: pynotify.Engine, engine_name: str, new_worker: NewWorker
 ) -> None:
     notifier, *listeners = [new_worker() for _ in range(1 + LISTENERS)]
@@ -98,7 +98,7 @@ def test_who_has_no_descriptor_left_wakes_nevertheless(
     notifier.close()
 
 
-def test_who_cannot_wake_says_so_once(
+def test_a_process_that_cannot_wake_says_so_once(
     engine: pynotify.Engine, engine_name: str, new_worker: NewWorker
 ) -> None:
     notifier, listener = new_worker(), new_worker()

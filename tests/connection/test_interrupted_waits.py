@@ -154,7 +154,7 @@ def _fill_and_send(
         if conn.in_transaction:
             send(conn)
         else:
-            send_one(conn)  # nobody has to wait for a place that was given up
+            send_one(conn)  # no sender waits for a place that was given up
         story.append([text.strip() for text in payloads(slow.poll())])
         return story
 
@@ -226,7 +226,7 @@ def test_a_handler_cannot_roll_back_what_is_being_committed(
 
 
 def _ticket_of_one_that_left(name: str) -> list[str]:
-    """Who gives up waiting for room is not waited for by those behind it."""
+    """A sender that gives up waiting for room holds up none behind it."""
     with pynotify.connect(name) as slow, pynotify.connect(name) as conn:
         slow.listen("c")
         count = fill(conn)
@@ -243,7 +243,7 @@ def _ticket_of_one_that_left(name: str) -> list[str]:
 
 
 def test_one_that_comes_back_later(full_name: str, new_worker: NewWorker) -> None:
-    """Its place holds nobody up for long, and both are sent."""
+    """Its place holds no other up for long, and both are sent."""
     assert new_worker().call(_ticket_of_one_that_left, full_name) == ["behind", "late"]
 
 

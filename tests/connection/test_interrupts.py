@@ -1,7 +1,7 @@
 """Signal handlers of Python that interrupt a receiver: they raise (Ctrl-C), or receive themselves.
 
 An interrupted thread has read for others as well.  Nothing of that may be lost, nothing may come
-twice, and somebody must look out for those who go on waiting.
+twice, and a thread must look out for those that go on waiting.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ class TestEveryPlace:
     ) -> None:
         """Its message is in our hands, and it would sleep on.
 
-        Now and then it reads for us instead: so all places, also when one was not reached.  Who
-        is forgotten goes on when the slow timer ticks, after about a second.
+        Now and then it reads for us instead: so all places, also when one was not reached.  A
+        forgotten thread goes on when the slow timer ticks, after about a second.
         """
         other = connect()
         conn.listen("m")
@@ -345,7 +345,7 @@ def test_a_handler_that_receives(
 
 
 def _handler_that_takes_over(conn: pynotify.Connection, other: pynotify.Connection) -> list[str]:
-    """Whom it interrupted follows; then the leader gives up, and only the handler can lead."""
+    """The interrupted thread follows; then the leader gives up, and only the handler can lead."""
     ours, theirs, urgent = (conn.subscribe(name) for name in ("ours", "theirs", "urgent"))
     heard: list[str] = []
     leader = theirs.start(print)
@@ -437,9 +437,9 @@ def _under_a_storm(
 def test_a_storm_of_exceptions(
     make_engine: EngineFactory, engine: pynotify.Engine, new_worker: NewWorker, merciless: bool
 ) -> None:
-    """Everybody gets everything, once and in order.
+    """Each thread gets everything, once and in order.
 
-    Who is interrupted again while he is being interrupted may lose what was in his own hands.
+    A thread that is interrupted again during an interruption may lose what was in its own hands.
     """
     total = 15_000
     interruptions, got = new_worker().call(

@@ -59,7 +59,7 @@ def subscribe_each(
 
 
 class TestWhoIsWoken:
-    def test_only_whom_it_is_for(
+    def test_only_the_thread_it_is_for(
         self, conn: pynotify.Connection, connect: Connect, counts: Counts
     ) -> None:
         """The leader reads for a follower, and sleeps on; all others sleep on anyway."""
@@ -74,7 +74,7 @@ class TestWhoIsWoken:
         for call in calls:
             call.error()
 
-    def test_the_leader_alone_and_who_takes_over(
+    def test_the_leader_alone_and_its_successor(
         self, conn: pynotify.Connection, connect: Connect, counts: Counts
     ) -> None:
         other = connect()
@@ -108,7 +108,7 @@ class TestWhoIsWoken:
             for i in range(100):
                 other.notify(str(i), f"{burst} {i}")
             other.commit()
-            wait_until(lambda burst=burst: len(heard) == 100 * burst, "everybody has his own")
+            wait_until(lambda burst=burst: len(heard) == 100 * burst, "each thread has its own")
             await_waiting(conn, 100)
             after = engine.stat()
             assert after.signals_sent - before.signals_sent == 1
@@ -119,8 +119,8 @@ class TestWhoIsWoken:
         for thread in threads:
             thread.stop()
 
-    def test_everybody_in_wait_looks(self, conn: pynotify.Connection, connect: Connect) -> None:
-        """wait() delivers nothing, so nobody takes the message from the others."""
+    def test_every_thread_in_wait_looks(self, conn: pynotify.Connection, connect: Connect) -> None:
+        """wait() delivers nothing, so no thread takes the message from the others."""
         conn.listen("c")
         sub = conn.subscribe("s")
         calls = [Call(conn.wait) for _ in range(5)]
@@ -133,8 +133,8 @@ class TestWhoIsWoken:
         connect().notify("s", "y")
         assert receiver.result().payload == "y"
 
-    def test_who_leaves_meanwhile_costs_nobody_his_turn(self) -> None:
-        """Waking all, while those who are woken take themselves out."""
+    def test_a_thread_that_leaves_meanwhile_costs_no_other_its_turn(self) -> None:
+        """Waking all, while those that are woken take themselves out."""
         inbox = MainInbox()
 
         class Waiter:
@@ -150,10 +150,10 @@ class TestWhoIsWoken:
         inbox.wake_all()
         assert all(waiter.woken for waiter in waiters)
 
-    def test_who_looks_does_not_take_the_wake_up(
+    def test_a_look_does_not_take_the_wake_up(
         self, conn: pynotify.Connection, connect: Connect
     ) -> None:
-        """Somebody reads for the leader, and looks again before the leader is out of the core."""
+        """A thread reads for the leader, and looks again before the leader is out of the core."""
         other = connect()
         one, two = conn.subscribe("1"), conn.subscribe("2")
         began = time.monotonic()
@@ -226,7 +226,7 @@ class TestTakingOver:
         assert follower.result().payload == "y"
 
     def test_many_that_come_and_go(self, conn: pynotify.Connection, connect: Connect) -> None:
-        """Whoever is called to lead and gives up calls the next: no wake-up waits for a timer."""
+        """A thread that is called to lead and gives up calls the next: no timer is waited for."""
         other, stop = connect(), threading.Event()
         conn.listen("c")
         subs = [conn.subscribe("nothing") for _ in range(6)]
@@ -252,10 +252,10 @@ class TestTakingOver:
         assert conn.link.receiver.election.leader is None
         assert not conn.link.receiver.election.occupied
 
-    def test_subscribing_while_somebody_sleeps(
+    def test_subscribing_while_a_thread_sleeps(
         self, conn: pynotify.Connection, connect: Connect
     ) -> None:
-        """He was alone until then, and reads for all from now on; and is alone again after."""
+        """It was alone until then, and reads for all from now on; and is alone again after."""
         other = connect()
         conn.listen("c")
         sleeper = Call(conn.wait)
@@ -275,7 +275,7 @@ class TestTakingOver:
 
 class TestTogether:
     def test_first_come_first_served(self, conn: pynotify.Connection, connect: Connect) -> None:
-        """Several threads on one subscription: each message goes to who has waited longest."""
+        """Several threads on one subscription: each message goes to the longest waiting."""
         other = connect()
         sub = conn.subscribe("c")
         calls = []

@@ -35,7 +35,7 @@ asyncio.run = run
 sys.argv.pop(0)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-#: What the interpreter is told: the example, perhaps by way of somebody else.
+#: What the interpreter is told: the example, perhaps by way of another program.
 COMMANDS = {
     "select": ["select_loop.py"],
     "selectors": ["selectors_loop.py"],
@@ -160,7 +160,7 @@ def test_example_that_is_killed_leaves_nothing(
 ) -> None:
     program = example(loop, 10)
     program.kill()
-    conn.notify("jobs", "nobody is there")
+    conn.notify("jobs", "no reader is there")
     wait_until(lambda: [row.pid for row in engine.stat().backends] == [conn.pid], "it is reaped")
 
 
@@ -405,7 +405,7 @@ def test_edge_triggered_epoll(
     connect: Connect,
     worker: Worker,
 ) -> None:
-    """Who polls at each edge until nothing comes misses none, whatever the edge was made by."""
+    """Polling at each edge until nothing comes misses none, whatever the edge was made by."""
     conn = connect(wakeup=wakeup)
     conn.listen("jobs")
     count = 1500
@@ -418,7 +418,7 @@ def test_edge_triggered_epoll(
 
 def test_the_poll_in_vain_is_what_starts_the_slow_timer_again(conn: pynotify.Connection) -> None:
     """Why once is not enough at an edge: the timer's own edges would end, and with them its help
-    for a process whose handler somebody took away."""
+    for a process whose handler was taken away."""
     conn.listen("jobs")
     assert readable(conn.fileno(), PATIENCE)  # it has ticked
     conn.notify("jobs", "x")
@@ -505,7 +505,7 @@ def turns(descriptor: int, conn: pynotify.Connection, most: int = 200) -> tuple[
 def test_with_subscriptions_it_is_readable_until_all_is_returned(
     conn: pynotify.Connection, connect: Connect
 ) -> None:
-    """poll() reads for everybody at once; what it keeps for the next poll() counts."""
+    """poll() reads for all at once; what it keeps for the next poll() counts."""
     descriptor = conn.fileno()
     conn.listen("jobs")
     with conn.subscribe("news") as sub, connect() as sender:
@@ -542,7 +542,7 @@ def test_what_a_thread_reads_for_the_loop_makes_it_readable(
 def test_full_subscription_that_blocks_keeps_the_loop_asleep(
     conn: pynotify.Connection, connect: Connect
 ) -> None:
-    """There is nothing that poll() might return, until somebody makes room."""
+    """There is nothing that poll() might return, until a reader makes room."""
     descriptor, sender = conn.fileno(), connect()
     conn.listen("jobs")
     with conn.subscribe("news", maxlen=2, overflow="block") as sub:

@@ -60,7 +60,7 @@ class TestConnection:
 
     def test_notify_only(self, conn: pynotify.Connection) -> None:
         def one(name: str) -> None:
-            conn.notify(name, "nobody hears it")
+            conn.notify(name, "not heard")
             conn.notify_many(name, [b"1", b"2"])
 
         assert_forgotten(one)
@@ -202,7 +202,7 @@ class TestSegment:
     def test_the_table_of_channels_is_bounded_and_reused(
         self, make_engine: EngineFactory, connect: Connect
     ) -> None:
-        """An entry of a channel that nobody listens to any more goes when its room is needed."""
+        """An entry of a channel without a listener goes when its room is needed."""
         engine = make_engine(max_channels=64)
         conn = connect(to=engine)
         conn.listen("always")

@@ -158,7 +158,7 @@ def test_everything_is_there_or_in_a_gap(
     assert sub.dropped == sum(gap.missed or 0 for gap in gaps) > 0
 
 
-def test_who_waits_needs_no_room(conn: pynotify.Connection, connect: Connect) -> None:
+def test_a_waiting_thread_needs_no_room(conn: pynotify.Connection, connect: Connect) -> None:
     """A burst is handed to the threads that wait for it, and only the rest has to be kept."""
     sub = conn.subscribe("c", maxlen=1)
     calls = [Call(sub.next) for _ in range(4)]
@@ -197,7 +197,7 @@ def test_handlers_of_a_thread_get_gaps(conn: pynotify.Connection) -> None:
 
 
 class TestBlock:
-    """A full subscription that blocks: nothing is read any more, by nobody on this connection."""
+    """A full subscription that blocks: no thread reads on this connection any more."""
 
     def test_nothing_is_dropped(self, conn: pynotify.Connection) -> None:
         names = [str(number) for number in range(50)]
@@ -248,7 +248,7 @@ class TestBlock:
             conn.notify_many("c", [f"{number} a", f"{number} b"])
             conn.notify("l", "x")
             waiting = Call(receive)
-            wait_until(lambda: full.pending == 1, "somebody has read")
+            wait_until(lambda: full.pending == 1, "a thread has read")
             assert full.next(0).payload == f"{number} a"
             assert full.next().payload == f"{number} b"
             waiting.result()

@@ -498,7 +498,7 @@ _marks: list[str] = []
 
 
 def _interrupt_soon() -> threading.Timer:
-    # Ignored from the start where the tests run as somebody's background job.
+    # Ignored from the start where the tests run as a background job.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()

@@ -25,7 +25,7 @@ GROUP = 3
 
 
 class Told(BaseException):
-    """What the handler raises, as KeyboardInterrupt; not for anybody who catches errors."""
+    """What the handler raises, as KeyboardInterrupt; not for code that catches errors."""
 
 
 def _raise(_number: int, _frame: FrameType | None) -> None:

@@ -207,7 +207,7 @@ def send_news(conn: pynotify.Connection, count: int) -> None:
         conn.notify(NEWS, f"afar {number}")
 
 
-def test_a_look_does_not_take_the_wake_up_of_who_stalls(conn: pynotify.Connection) -> None:
+def test_a_look_does_not_take_the_wake_up_of_a_stalled_thread(conn: pynotify.Connection) -> None:
     """One thread sleeps, as a full subscription lets it read nothing; others look in passing, and
     one makes room.  A sleeper that was forgotten would go on after a second, twenty times."""
     full = conn.subscribe("full", maxlen=1, overflow="block")

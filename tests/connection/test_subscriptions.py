@@ -57,7 +57,7 @@ class TestOpening:
     def test_nothing_older_on_a_channel_that_is_there_already(
         self, conn: pynotify.Connection, by: str, read: bool
     ) -> None:
-        """The older messages stay for those who listened."""
+        """The older messages stay for those that listened."""
         first = conn.subscribe("c" if by == "subscribe" else "other")
         if by == "listen":
             conn.listen("c")
@@ -178,7 +178,7 @@ class TestOpening:
     def test_forgotten_without_closing(
         self, conn: pynotify.Connection, engine: pynotify.Engine
     ) -> None:
-        """It holds nobody up, and the next one clears it away."""
+        """It holds no other up, and the next one clears it away."""
         conn.listen("c")
         conn.subscribe("full", maxlen=1, overflow="block")
         conn.notify_many("full", ["1", "2", "3"])
@@ -381,7 +381,7 @@ def look(request: pytest.FixtureRequest, conn: pynotify.Connection) -> Callable[
 
 
 class TestListenWhileSubscribed:
-    """That somebody else reads the channel changes nothing for LISTEN and UNLISTEN."""
+    """That another reads the channel changes nothing for LISTEN and UNLISTEN."""
 
     def test_listen_starts_at_its_own_commit(
         self, conn: pynotify.Connection, connect: Connect, look: Callable[[], None]
@@ -641,7 +641,7 @@ class TestStart:
             assert not thread.is_alive()
 
     def test_stopped_by_its_handler(self, conn: pynotify.Connection) -> None:
-        """The message is finished, the next one is for somebody else."""
+        """The message is finished, the next one is for another consumer."""
         sub = conn.subscribe("c")
         heard: list[str] = []
 

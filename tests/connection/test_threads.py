@@ -18,7 +18,7 @@ THREADS = 8
 
 
 def test_eight_threads_notify_and_poll_on_one_connection(conn: pynotify.Connection) -> None:
-    """Everything once; each sender's messages in order for whoever received them."""
+    """Everything once; each sender's messages in order for the thread that received them."""
     conn.listen("c")
     each = 500
     heard: list[list[str]] = [[] for _ in range(THREADS)]
@@ -100,7 +100,7 @@ def test_receiving_never_blocks_sending(conn: pynotify.Connection) -> None:
 def test_several_threads_sleep_on_one_connection(
     conn: pynotify.Connection, connect: Connect
 ) -> None:
-    """Every message wakes somebody; together they get all."""
+    """Every message wakes a thread; together they get all."""
     conn.listen("c")
     other = connect()
     total = 400

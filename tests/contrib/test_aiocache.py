@@ -178,7 +178,7 @@ def test_another_process_deletes(new_cache: NewCache) -> None:
 
 
 def test_a_segment_that_was_made_again(new_cache: NewCache, segment_name: str) -> None:
-    """Its counters begin anew, and may come to what they were."""
+    """Its counters begin again, and may come to what they were."""
     cache = new_cache()
     asyncio.run(cache.set("k", 1))
     close_shared(segment_name)

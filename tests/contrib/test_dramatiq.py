@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,9 @@ from typing import Any
 import pytest
 
 import pynotify
-from programs import ROOT, environment
 from receiving import PATIENCE, wait_until
 from requirement import require
+from task_workers import four_workers
 
 try:
     import dramatiq
@@ -25,8 +23,6 @@ except ImportError as missing:
     require("dramatiq", str(missing))
 
 from pynotify.contrib.dramatiq import PynotifyBroker
-
-TASKS = 300
 
 
 @pytest.fixture
@@ -210,55 +206,15 @@ def test_a_forked_child_connects_itself(broker: PynotifyBroker) -> None:
     consumer.close()
 
 
-def lines(path: Path) -> list[list[str]]:
-    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def test_four_workers_of_which_one_is_killed(segment_name: str, tmp_path: Path) -> None:
     """The example's, by dramatiq's own command; each task is run, that of the killed one again."""
-    journal = tmp_path / "journal"
-    folder = ROOT / "examples" / "adapters"
-    env = {
-        **environment(),
-        "SEGMENT": segment_name,
-        "JOURNAL": str(journal),
-        "PYTHONPATH": f"{folder}:{ROOT}",
-    }
-    command = [sys.executable, "-m", "dramatiq", "dramatiq_tasks", "--processes", "1"]
-    workers = [
-        subprocess.Popen(
-            [*command, "--threads", "2"],
-            env=env,
-            cwd=tmp_path,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        for _ in range(4)
-    ]
-    try:
-        with pynotify.open(segment_name) as segment:
-
-            def consumers() -> int:
-                return sum(
-                    len(channel.consumers)
-                    for topic in segment.topics()
-                    for channel in topic.channels
-                )
-
-            wait_until(lambda: consumers() == 4, "four workers consume", 3 * PATIENCE)
-            sending = [sys.executable, folder / "dramatiq_tasks.py", str(TASKS)]
-            subprocess.run(sending, env=env, check=True)
-            wait_until(lambda: len(lines(journal)) > TASKS // 10, "some are run")
-            os.killpg(workers[0].pid, signal.SIGKILL)
-            wait_until(lambda: unfinished(segment_name)["dramatiq.default"] == 0, "all are done")
-            assert {line[1] for line in lines(journal)} == set(map(str, range(TASKS)))
-            workers[1].send_signal(signal.SIGTERM)
-            assert workers[1].wait(PATIENCE) == 0
-    finally:
-        for worker in workers:
-            if worker.poll() is None:
-                os.killpg(worker.pid, signal.SIGKILL)
-            worker.wait()
-        with pynotify.open(segment_name) as segment:
-            wait_until(lambda: not segment.stat().backends, "their slots are free")
+    command = ["dramatiq", "dramatiq_tasks", "--processes", "1", "--threads", "2"]
+    with four_workers(
+        *command, sender="dramatiq_tasks.py", segment_name=segment_name, tmp_path=tmp_path
+    ) as workers:
+        workers.send()
+        workers.kill_one_when_some_are_run()
+        wait_until(lambda: unfinished(segment_name)["dramatiq.default"] == 0, "all are done")
+        assert workers.all_are_run()
+        workers.processes[1].send_signal(signal.SIGTERM)
+        assert workers.processes[1].wait(PATIENCE) == 0

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import pynotify
 from requirement import require
 
 try:
@@ -14,7 +13,7 @@ try:
 except ImportError as missing:
     require("dramatiq", str(missing))
 
-from suites import fetch, run
+from suites import run_one
 
 pytestmark = pytest.mark.full
 
@@ -59,9 +58,6 @@ FILES = {
 
 @pytest.mark.parametrize("file", FILES)
 def test_dramatiq(file: str, segment_name: str, tmp_path: Path) -> None:
-    folder = fetch("dramatiq", "2.2.1")
-    without = [f"--deselect={file}::{name}" for name in LEFT_OUT.get(file, ())]
-    options = [*without, "-p", "no:warnings"]
-    done = run(folder, "dramatiq_suite", [file], tmp_path, *options, SEGMENT=segment_name)
-    pynotify.unlink(segment_name, force=True, missing_ok=True)
+    left_out = LEFT_OUT.get(file, ())
+    done = run_one("dramatiq", "2.2.1", file, segment_name, tmp_path, left_out=left_out)
     done.expect(passed=FILES[file])

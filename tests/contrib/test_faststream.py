@@ -540,7 +540,7 @@ def test_four_workers_of_which_one_is_killed(segment_name: str, tmp_path: Path) 
             def ready() -> bool:
                 channels = [each for topic in segment.topics() for each in topic.channels]
                 heard = {each.name: each.listeners for each in segment.channels()}
-                return sum(len(each.consumers) for each in channels) == 4 == heard.get("who")
+                return sum(len(each.consumers) for each in channels) == 4 == heard.get("pid")
 
             wait_until(ready, "four workers listen", 3 * PATIENCE)
         assert asyncio.run(ask(segment_name)) == {worker.pid for worker in workers}
@@ -574,7 +574,7 @@ async def ask(segment: str) -> set[int]:
     broker.subscriber("answers")(heard.add)
     async with broker:
         await broker.start()
-        await broker.publish(None, "who", reply_to="answers")
+        await broker.publish(None, "pid", reply_to="answers")
         return set(await heard.upto(4))
 
 

@@ -70,9 +70,9 @@ async def test_a_request_in_a_transaction(case: Case) -> None:
         connection = await broker.connect()
         async with connection.transaction():
             with pytest.raises(pynotify.ActiveTransaction):
-                await broker.request("x", "nobody")
+                await broker.request("x", "unheard")
         with pytest.raises(TimeoutError):
-            await broker.request("x", "nobody", timeout=0.0)
+            await broker.request("x", "unheard", timeout=0.0)
 
 
 # ---- answers -----------------------------------------------------------------------------------

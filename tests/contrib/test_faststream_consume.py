@@ -24,7 +24,7 @@ from faststream.exceptions import (
 )
 from pydantic import BaseModel
 
-from faststream_case import MEMORY, REAL, Case, Heard, in_loop, within
+from faststream_case import MEMORY, REAL, Case, Heard, cases, in_loop, within
 from pynotify.contrib.faststream import (
     PynotifyBroker,
 )
@@ -32,15 +32,8 @@ from pynotify.contrib.faststream import (
 BROKER = Context()
 
 
-@pytest.fixture(params=REAL + MEMORY)
-def case(request: pytest.FixtureRequest, segment_name: str) -> Case:
-    by, in_memory = request.param
-    return Case(segment_name, by, in_memory=in_memory)
-
-
-@pytest.fixture(params=REAL)
-def real(request: pytest.FixtureRequest, segment_name: str) -> Case:
-    return Case(segment_name, request.param[0], in_memory=False)
+case = cases(REAL + MEMORY)
+real = cases(REAL)
 
 
 # ---- consume.py --------------------------------------------------------------------------------

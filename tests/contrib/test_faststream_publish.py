@@ -27,7 +27,7 @@ from faststream._internal.parser import DefaultCodec
 from faststream.response import ensure_response
 from pydantic import BaseModel
 
-from faststream_case import MEMORY, REAL, Case, Heard, in_loop, within
+from faststream_case import MEMORY, REAL, Case, Heard, cases, in_loop, within
 from pynotify.contrib.faststream import (
     PynotifyPublishCommand,
     TopicSub,
@@ -36,20 +36,9 @@ from pynotify.contrib.faststream import (
 MESSAGE = Context("message")
 
 
-@pytest.fixture(params=REAL + MEMORY)
-def case(request: pytest.FixtureRequest, segment_name: str) -> Case:
-    by, in_memory = request.param
-    return Case(segment_name, by, in_memory=in_memory)
-
-
-@pytest.fixture(params=REAL)
-def real(request: pytest.FixtureRequest, segment_name: str) -> Case:
-    return Case(segment_name, request.param[0], in_memory=False)
-
-
-@pytest.fixture(params=MEMORY)
-def memory(request: pytest.FixtureRequest, segment_name: str) -> Case:
-    return Case(segment_name, request.param[0], in_memory=True)
+case = cases(REAL + MEMORY)
+real = cases(REAL)
+memory = cases(MEMORY)
 
 
 # ---- publish.py --------------------------------------------------------------------------------

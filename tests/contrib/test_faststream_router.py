@@ -23,7 +23,7 @@ from faststream.exceptions import (
 )
 from faststream.middlewares import ExceptionMiddleware
 
-from faststream_case import MEMORY, REAL, Case, Heard, in_loop
+from faststream_case import MEMORY, REAL, Case, Heard, cases, in_loop
 from pynotify.contrib.faststream import (
     PynotifyBroker,
     PynotifyPublisher,
@@ -32,21 +32,9 @@ from pynotify.contrib.faststream import (
     TopicSub,
 )
 
-
-@pytest.fixture(params=REAL + MEMORY)
-def case(request: pytest.FixtureRequest, segment_name: str) -> Case:
-    by, in_memory = request.param
-    return Case(segment_name, by, in_memory=in_memory)
-
-
-@pytest.fixture(params=REAL)
-def real(request: pytest.FixtureRequest, segment_name: str) -> Case:
-    return Case(segment_name, request.param[0], in_memory=False)
-
-
-@pytest.fixture(params=MEMORY)
-def memory(request: pytest.FixtureRequest, segment_name: str) -> Case:
-    return Case(segment_name, request.param[0], in_memory=True)
+case = cases(REAL + MEMORY)
+real = cases(REAL)
+memory = cases(MEMORY)
 
 
 # ---- router.py, include_router.py --------------------------------------------------------------

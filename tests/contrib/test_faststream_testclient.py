@@ -27,21 +27,14 @@ from faststream.exceptions import (
 )
 from pydantic import BaseModel
 
-from faststream_case import MEMORY, REAL, Case, Heard, in_loop
+from faststream_case import MEMORY, REAL, Case, Heard, cases, in_loop
 from pynotify.contrib.faststream import (
     PynotifyBroker,
     TestPynotifyBroker,
 )
 
-
-@pytest.fixture(params=REAL)
-def real(request: pytest.FixtureRequest, segment_name: str) -> Case:
-    return Case(segment_name, request.param[0], in_memory=False)
-
-
-@pytest.fixture(params=MEMORY)
-def memory(request: pytest.FixtureRequest, segment_name: str) -> Case:
-    return Case(segment_name, request.param[0], in_memory=True)
+real = cases(REAL)
+memory = cases(MEMORY)
 
 
 # ---- testclient.py -----------------------------------------------------------------------------

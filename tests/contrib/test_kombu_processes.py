@@ -234,7 +234,7 @@ def test_processes_that_declare_and_delete_the_same_while_one_is_killed(peers: P
 
 
 def test_the_first_declarations_of_many_processes(peers: Peers) -> None:
-    """Who makes the document does not undo what others have put there."""
+    """The process that makes the document does not undo what others have put there."""
 
     def declare(number: int) -> bool:
         mine = Peer(peers.segment)

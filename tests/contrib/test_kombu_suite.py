@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import pynotify
 from requirement import require
 
 try:
@@ -14,7 +13,7 @@ try:
 except ImportError as missing:
     require("kombu", str(missing))
 
-from suites import fetch, run
+from suites import run_one
 
 pytestmark = pytest.mark.full
 
@@ -56,9 +55,15 @@ FILES = {
 
 @pytest.mark.parametrize("file", FILES)
 def test_kombu(file: str, segment_name: str, tmp_path: Path) -> None:
-    folder = fetch("kombu", "5.7.0")
-    without = [f"--deselect={file}::{name}" for name in LEFT_OUT.get(file, ())]
-    options = [*without, "-p", "no:warnings", "-o", "python_classes=test_*"]
-    done = run(folder, "kombu_suite", [file], tmp_path, *options, SEGMENT=segment_name)
-    pynotify.unlink(segment_name, force=True, missing_ok=True)
+    left_out = LEFT_OUT.get(file, ())
+    done = run_one(
+        "kombu",
+        "5.7.0",
+        file,
+        segment_name,
+        tmp_path,
+        "-o",
+        "python_classes=test_*",
+        left_out=left_out,
+    )
     done.expect(passed=FILES[file])

@@ -24,8 +24,7 @@ try:
     from litestar.channels import ChannelsPlugin
     from litestar.testing import TestClient
 
-    from chatting import talk_beside_a_kill
-    from workers import ROOT, Workers
+    from chatting import example_talks_beside_a_kill
 except ImportError as missing:
     require("litestar", str(missing))
 
@@ -208,15 +207,4 @@ def test_four_processes_of_which_one_is_killed(segment_name: str) -> None:
 
 def test_four_workers_of_which_one_is_killed(tmp_path: Path, segment_name: str) -> None:
     """The example's, as a server."""
-    server = Workers(
-        tmp_path, "uvicorn", "--workers", "4", "--port", "0",
-        "--app-dir", ROOT / "examples" / "adapters", "--timeout-graceful-shutdown", "2",
-        "litestar_chat:app", SEGMENT=segment_name,
-    )  # fmt: skip
-    try:
-        asyncio.run(talk_beside_a_kill(f"ws{server.url.removeprefix('http')}/chat", 4))
-    except BaseException:
-        print(server.said())
-        raise
-    finally:
-        server.close()
+    example_talks_beside_a_kill("litestar_chat:app", tmp_path, segment_name)

@@ -67,7 +67,7 @@ def test_one_trace(conn: pynotify.Connection, telemetry: Telemetry, spans: Spans
     with tracer.start_as_current_span("request"):
         message_id = telemetry.publish(topic, "körper", headers={"kind": "x"}, delay=0)
     with channel.consumer() as consumer:
-        message = consumer.get(timeout=20)
+        message = consumer.get(timeout=PATIENCE)
         assert message.headers["kind"] == "x"
         with telemetry.process(channel, message) as span:
             assert trace.get_current_span() is span
@@ -112,7 +112,7 @@ def test_between_processes(
 
     trace_id = in_child(child)
     with channel.consumer() as consumer:
-        message = consumer.get(timeout=20)
+        message = consumer.get(timeout=PATIENCE)
         with telemetry.process(channel, message):
             message.finish()
     assert format(spans.finished()[0].context.trace_id, "x") == trace_id
@@ -124,7 +124,7 @@ def test_without_a_context(conn: pynotify.Connection, telemetry: Telemetry, span
     channel = topic.channel("workers")
     topic.publish(b"x")
     with channel.consumer() as consumer:
-        message = consumer.get(timeout=20)
+        message = consumer.get(timeout=PATIENCE)
         with telemetry.process(channel, message):
             message.finish()
     assert spans.finished()[0].parent is None
@@ -177,7 +177,7 @@ def test_tasks(segment_name: str, telemetry: Telemetry, spans: Spans) -> None:
 
             handler = telemetry.handler(channel, work)
             await telemetry.publish_async(topic, b"x")
-            message = await consumer.get(timeout=20)
+            message = await consumer.get(timeout=PATIENCE)
             await handler(message)
             await message.finish()
             await consumer.close()
@@ -221,7 +221,7 @@ def test_metrics(
         (segment_name, "default", "jobs", "workers"): 1
     }
     with channel.consumer() as consumer:
-        consumer.get(timeout=20).finish()
+        consumer.get(timeout=PATIENCE).finish()
     found = figures(reader)
     where = (segment_name, "default", "jobs", "workers")
     assert found["pynotify.topic_channel_depth"] == {where: 0}
@@ -323,7 +323,7 @@ def test_notifications_with_asyncio(segment_name: str, telemetry: Telemetry, spa
             async def work(message: pynotify.Notify) -> None:
                 seen.append(message.payload)
 
-            async for message in conn.notifies(stop_after=1, timeout=20):
+            async for message in conn.notifies(stop_after=1, timeout=PATIENCE):
                 assert isinstance(message, pynotify.Notify)
                 await telemetry.notification_handler(work)(message)
             assert seen == ["x"]

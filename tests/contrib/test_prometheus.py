@@ -15,6 +15,7 @@ import pytest
 
 import pynotify
 from locked import LockHolder
+from receiving import PATIENCE
 from sessions import Connect, RemoteSession
 
 pytest.importorskip("prometheus_client")
@@ -71,7 +72,7 @@ class Exporter:
         self.url = f"http://{match[1]}"
 
     def text(self) -> str:
-        with urllib.request.urlopen(self.url, timeout=60) as answer:
+        with urllib.request.urlopen(self.url, timeout=3 * PATIENCE) as answer:
             return str(answer.read().decode())
 
     def scrape(self) -> Samples:
@@ -79,7 +80,7 @@ class Exporter:
 
     def close(self) -> None:
         self._process.terminate()
-        _, err = self._process.communicate(timeout=20)
+        _, err = self._process.communicate(timeout=PATIENCE)
         assert (self._process.returncode, err) == (-15, "")
 
 
@@ -179,8 +180,8 @@ def test_topics_of_every_database(engine: pynotify.Engine, connect: Connect) -> 
     topic.publish_many([b"12", b"345", b"6"])
     topic.publish("later", delay=3600)
     with channel.consumer() as consumer:
-        consumer.get(20).finish()
-        consumer.get(20)
+        consumer.get(PATIENCE).finish()
+        consumer.get(PATIENCE)
         found = collected(PynotifyCollector(engine))
     labels = {"segment": name, "database": "one", "topic": "orders"}
     of_topic = tuple(sorted(labels.items()))
@@ -276,7 +277,7 @@ def test_unreadable_segment_costs_the_others_nothing(
 def test_a_stuck_lock_is_told_with_its_holder(
     engine: pynotify.Engine, new_name: Callable[[], str], lock_holder: LockHolder
 ) -> None:
-    """The scrape does not wait for him, and the other segments have their figures."""
+    """The scrape does not wait for it, and the other segments have their figures."""
     other = new_name()
     with pynotify.connect(other):
         assert "pynotify_lock_stuck" not in collected(PynotifyCollector(engine, other))
@@ -328,7 +329,7 @@ def run_exporter(*words: str, program: str = "") -> subprocess.CompletedProcess[
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=PATIENCE,
         check=False,
     )
 

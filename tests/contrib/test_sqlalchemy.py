@@ -19,7 +19,7 @@ import pynotify
 from forking import in_child
 from programs import environment, output_of_example
 from pubsub.server import Server
-from receiving import payloads, receive
+from receiving import PATIENCE, payloads, receive
 from requirement import require
 
 try:
@@ -375,7 +375,7 @@ def test_topics_and_generations(
             assert generation.value == 0
             getattr(session, what)()
     assert generation.value == 1
-    message = consumer.get(timeout=20)
+    message = consumer.get(timeout=PATIENCE)
     assert message is not None
     assert message.body == b"commit"
     message.finish()
@@ -540,7 +540,7 @@ def test_four_processes_of_which_one_is_killed(
         while not any(number < 1_000 for number in heard):
             heard += map(int, payloads(receive(conn, 1)))
         processes[0].kill()
-        assert [process.wait(60) for process in processes] == [-signal.SIGKILL, 0, 0, 0]
+        assert [process.wait(3 * PATIENCE) for process in processes] == [-signal.SIGKILL, 0, 0, 0]
     finally:
         for process in processes:
             process.kill()

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,9 +11,9 @@ from typing import Any
 import pytest
 
 import pynotify
-from programs import ROOT, environment
 from receiving import PATIENCE, wait_until
 from requirement import require
+from task_workers import four_workers
 
 try:
     from taskiq import BrokerMessage, TaskiqMessage
@@ -155,63 +151,17 @@ def test_a_task_that_is_called(segment_name: str) -> None:
     asyncio.run(run())
 
 
-TASKS = 300
-
-
-def lines(path: Path) -> list[list[str]]:
-    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def test_four_workers_of_which_one_is_killed(segment_name: str, tmp_path: Path) -> None:
     """The example's, by taskiq's own command; each task is run, that of the killed one again."""
-    journal = tmp_path / "journal"
-    env = {
-        **environment(),
-        "SEGMENT": segment_name,
-        "JOURNAL": str(journal),
-        "PYTHONPATH": f"{ROOT / 'examples' / 'adapters'}:{ROOT}",
-    }
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "taskiq", "worker", "taskiq_tasks:broker", "--workers", "1"],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        for _ in range(4)
-    ]
-    try:
-        with pynotify.open(segment_name) as segment:
-
-            def consumers() -> int:
-                return sum(
-                    len(channel.consumers)
-                    for topic in segment.topics()
-                    for channel in topic.channels
-                )
-
-            wait_until(lambda: consumers() == 4, "four workers listen", 3 * PATIENCE)
-        subprocess.run(
-            [sys.executable, ROOT / "examples" / "adapters" / "taskiq_tasks.py", str(TASKS)],
-            env=env,
-            check=True,
-        )
-        wait_until(lambda: len(lines(journal)) > TASKS // 10, "some are run")
-        os.killpg(workers[0].pid, signal.SIGKILL)
-        wait_until(
-            lambda: {line[1] for line in lines(journal)} == set(map(str, range(TASKS))),
-            "all are run",
-        )
+    command = ["taskiq", "worker", "taskiq_tasks:broker", "--workers", "1"]
+    with four_workers(
+        *command, sender="taskiq_tasks.py", segment_name=segment_name, tmp_path=tmp_path
+    ) as workers:
+        workers.send()
+        workers.kill_one_when_some_are_run()
+        wait_until(workers.all_are_run, "all are run")
         with pynotify.open(segment_name) as segment:
             wait_until(
                 lambda: all(topic.unfinished == 0 for topic in segment.topics()), "all are done"
             )
-        assert len({line[0] for line in lines(journal)}) > 1  # others went on
-    finally:
-        for worker in workers:
-            if worker.poll() is None:
-                os.killpg(worker.pid, signal.SIGKILL)
-            worker.communicate()
-        with pynotify.open(segment_name) as segment:
-            wait_until(lambda: not segment.stat().backends, "their slots are free")
+        assert len({line[0] for line in workers.lines()}) > 1  # others went on

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-import pynotify
 from requirement import require
-from suites import fetch, run
+from suites import run_one
 
 try:
     import taskiq  # noqa: F401
@@ -54,9 +53,6 @@ FILES = {
 
 @pytest.mark.parametrize("file", FILES)
 def test_taskiq(file: str, segment_name: str, tmp_path: Path) -> None:
-    folder = fetch("taskiq", "0.13.0")
-    without = [f"--deselect={file}::{name}" for name in LEFT_OUT.get(file, ())]
-    options = [*without, "-p", "no:warnings"]
-    done = run(folder, "taskiq_suite", [file], tmp_path, *options, SEGMENT=segment_name)
-    pynotify.unlink(segment_name, force=True, missing_ok=True)
+    left_out = LEFT_OUT.get(file, ())
+    done = run_one("taskiq", "0.13.0", file, segment_name, tmp_path, left_out=left_out)
     done.expect(passed=FILES[file])

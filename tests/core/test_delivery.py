@@ -41,7 +41,7 @@ def test_order_across_transactions_is_commit_order(sessions: Sessions) -> None:
 
 
 def test_concurrent_commits_have_one_order(connect: Connect) -> None:
-    """O2: whoever listens sees the same interleaving of four notifiers."""
+    """O2: all listeners see the same interleaving of four notifiers."""
     listeners = [connect() for _ in range(3)]
     for listener in listeners:
         listener.listen("c")
@@ -144,7 +144,7 @@ def test_delivery_after_a_rolled_back_or_failed_transaction(sessions: Sessions) 
 def test_descriptor_tells_after_the_transaction(
     conn: pynotify.Connection, connect: Connect
 ) -> None:
-    """T2 for who watches the fd: what came meanwhile makes it readable when the block ends."""
+    """T2 for a loop that watches the fd: what came makes it readable when the block ends."""
     conn.listen("c")
     conn.begin()
     connect().notify("c", "x")

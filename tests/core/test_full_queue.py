@@ -102,7 +102,7 @@ class TestDropSlowest:
         assert len(rest) + 1 == 150 - two[0].missed_bytes // PAGE
 
     def test_each_subscription_gets_it(self, connect: Connect) -> None:
-        """Nobody knows for which of them the messages were."""
+        """It is not known for which of them the messages were."""
         slow, conn = connect(), connect()
         with slow.subscribe("c", maxlen=3) as c, slow.subscribe("d") as d:
             conn.notify("d", page(1000))
@@ -155,7 +155,7 @@ class TestDropSlowest:
         send(conn, range(150))
         assert [*slow.poll_batch()] == heard
 
-    def test_who_waits_is_woken_to_it(self, connect: Connect) -> None:
+    def test_a_waiting_listener_is_woken_to_it(self, connect: Connect) -> None:
         slow, conn = connect(), connect()
         slow.listen("c")
         fd = slow.fileno()
@@ -372,9 +372,9 @@ os.kill(os.getpid(), {signal.SIGKILL})
         done = subprocess.run([sys.executable, "-c", program], check=False, timeout=3 * PATIENCE)
         assert done.returncode == -signal.SIGKILL
         assert files_of(directory)
-        (directory / "somebody-else's").touch()
+        (directory / "another-program's").touch()
         with pynotify.open(name, **options):
-            assert [file.name for file in files_of(directory)] == ["somebody-else's"]
+            assert [file.name for file in files_of(directory)] == ["another-program's"]
 
 
 class TestOptions:

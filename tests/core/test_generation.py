@@ -1,4 +1,4 @@
-"""Shared generation counters: bumps belong to transactions, and nobody sees half of one."""
+"""Shared generation counters: bumps belong to transactions, and no reader sees half of one."""
 
 from __future__ import annotations
 
@@ -366,7 +366,7 @@ def test_repr(conn: pynotify.Connection) -> None:
     assert repr(users) == "<pynotify.Generation 'users' value 1>"
 
 
-# ---- who sees what ------------------------------------------------------------------------------
+# ---- what a reader sees -------------------------------------------------------------------------
 
 
 def test_a_handler_reads_what_it_is_told_of(connect: Connect) -> None:
@@ -437,10 +437,10 @@ def read_and_compare(conn: pynotify.Connection) -> list[int]:
     return told
 
 
-def test_nobody_sees_half_of_a_transaction(
+def test_no_reader_sees_half_of_a_transaction(
     engine_name: str, remote: Callable[..., RemoteSession], conn: pynotify.Connection
 ) -> None:
-    """Whoever is told reads the value, and whoever reads the value is told."""
+    """A listener that is told reads the value, and one that reads the value is told."""
     readers = [remote(engine_name) for _ in range(READERS)]
     bumpers = [remote(engine_name) for _ in range(BUMPERS)]
     for reader in readers:

@@ -35,7 +35,7 @@ class Notifier:
         self.session.notify("c2", "payload")
 
     def notify3(self) -> None:
-        self.session.notify("c3", "payload3")  # nobody listens to c3
+        self.session.notify("c3", "payload3")  # c3 has no listener
 
     def notifyf(self) -> None:
         """`pg_notify('c2', NULL)`: its NULL means '', which is what an omitted payload is."""

@@ -285,7 +285,7 @@ def test_listen_starts_at_its_own_commit(connect: Connect) -> None:
 def test_without_a_listener_a_message_is_lost(sessions: Sessions) -> None:
     """O8: lost for ever to future listeners."""
     listener, notifier = sessions(2)
-    notifier.notify("c", "nobody hears")
+    notifier.notify("c", "not heard")
     listener.listen("c")
     assert listener.heard() == []
 
@@ -328,7 +328,7 @@ def test_closing_ends_all_registrations(
     conn.notify("c")
     after = engine.stat()
     assert after.signals_sent == before.signals_sent
-    assert after.head == before.head, "a notification that nobody hears took room in the queue"
+    assert after.head == before.head, "a notification without a listener took room in the queue"
     assert [backend.backend_id for backend in after.backends] == [conn.backend_id]
 
 

@@ -1,4 +1,4 @@
-"""Who listens: the number of connections on a channel, and the channels that are listened to."""
+"""Listeners: the number of connections on a channel, and the channels that are listened to."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 
 import pynotify
+from receiving import PATIENCE
 from reference_model import Message, Model, ModelConnection
 from sessions import Heard, LocalSession, RemoteSession, Session, WorkerPool
 
@@ -178,7 +179,7 @@ class Schedule(RuleBasedStateMachine):
             with pytest.raises(pynotify.ActiveTransaction):
                 session.wait(0)
         elif model.inbox:
-            assert session.wait(10) is True
+            assert session.wait(PATIENCE) is True
 
     def compare(self, heard: list[Heard], expected: list[Message]) -> None:
         assert [(each.channel, each.payload, each.pattern, each.headers) for each in heard] == [

@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 import pynotify
-from receiving import pairs, payloads
+from receiving import PATIENCE, pairs, payloads
 from sessions import Connect, EngineFactory, Sessions
 
 
@@ -255,9 +255,9 @@ def test_notify_many_is_rolled_back(listening: pynotify.Connection) -> None:
     assert listening.poll() == []
 
 
-def test_notify_many_counts_what_nobody_hears(conn: pynotify.Connection) -> None:
+def test_notify_many_counts_what_is_not_heard(conn: pynotify.Connection) -> None:
     """It counts them "heard or not"."""
-    assert conn.notify_many("nobody", ["a", "b", "a"]) == 2
+    assert conn.notify_many("unheard", ["a", "b", "a"]) == 2
 
 
 def test_notify_is_a_tuple(listening: pynotify.Connection) -> None:
@@ -300,7 +300,9 @@ assert sorted([odd, text]) == [text, odd]
 def test_comparing_warns_of_no_bytes(engine: pynotify.Engine) -> None:
     """`python -bb` forbids comparing text with bytes, and some tests of others run with it."""
     command = [sys.executable, "-bb", "-P", "-c", COMPARING, engine.name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=3 * PATIENCE, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

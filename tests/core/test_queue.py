@@ -64,7 +64,7 @@ class TestUsage:
     def test_advances_the_tail(self, small: pynotify.Engine, connect: Connect) -> None:
         """C7, and Q5, deliberately different: not the sender, every 4 pages, moves the tail.
 
-        It moves when somebody needs room, or asks for the usage.
+        It moves when a sender needs room, or a caller asks for the usage.
         """
         listener, conn = connect(to=small), connect(to=small)
         listener.listen("c")
@@ -77,15 +77,15 @@ class TestUsage:
         assert stat.tail <= stat.head
 
     def test_nothing_heard_takes_no_room(self, conn: pynotify.Connection) -> None:
-        """A notification that nobody listens to needs no room."""
+        """A notification without a listener needs no room."""
         for _ in range(3000):
-            conn.notify("nobody", ONE_PAGE)
+            conn.notify("unheard", ONE_PAGE)
         assert conn.queue_usage() == 0
 
 
 class TestFull:
     def test_error(self, small: pynotify.Engine, connect: Connect) -> None:
-        """E4, Q2 (T-FULL): the error, its SQLSTATE, and who holds the tail."""
+        """E4, Q2 (T-FULL): the error, its SQLSTATE, and the holder of the tail."""
         listener, conn = connect(to=small), connect(to=small)
         listener.listen("c")
         listener.begin()
@@ -104,7 +104,7 @@ class TestFull:
     def test_room_is_planned_for_what_only_its_own_listen_hears(
         self, small: pynotify.Engine, connect: Connect
     ) -> None:
-        """LISTEN and NOTIFY of one channel in one transaction: nobody else hears it yet."""
+        """LISTEN and NOTIFY of one channel in one transaction: no other hears it yet."""
         slow, conn = connect(to=small), connect(to=small)
         slow.listen("c")
         fitted = fill(conn)
@@ -157,14 +157,14 @@ class TestFull:
     def test_tail_is_advanced_first(self, small: pynotify.Engine, connect: Connect) -> None:
         """Q3, deliberately different: PostgreSQL's lazily kept tail can leave it stuck full.
 
-        Here whoever finds it full looks again first, so it is full only if somebody has not read.
+        Here a sender that finds it full looks again first: it is full only if one has not read.
         """
         listener, conn = connect(to=small), connect(to=small)
         listener.listen("c")
         for _ in range(5):
             fitted = fill(conn)
             assert len(listener.poll()) == fitted
-            conn.notify("c", "fits again, without anybody's help")
+            conn.notify("c", "fits again, without any help")
             listener.poll()
 
     def test_ring_goes_round(self, small: pynotify.Engine, connect: Connect) -> None:
@@ -390,7 +390,7 @@ class TestBlock:
     def test_a_writer_does_not_wait_for_itself(
         self, make_engine: EngineFactory, connect: Connect
     ) -> None:
-        """Its own slot pins the tail: nobody would ever move it."""
+        """Its own slot pins the tail: nothing would ever move it."""
         engine = make_engine(queue_pages=PAGES, on_full="block", full_timeout=PATIENCE)
         conn = connect(to=engine)
         conn.listen("c")

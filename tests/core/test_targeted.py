@@ -1,4 +1,4 @@
-"""Who is woken: only those for whom something was committed, however many others there are."""
+"""Wake-ups: only of those for which something was committed, however many others there are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _connect_idle(name: str, first: int, count: int) -> None:
 
 
 def _serve(stop_fd: int) -> tuple[int, int]:
-    """As an event loop would: poll whoever is readable.  Wake-ups of the loop, messages."""
+    """As an event loop would: poll what is readable.  Wake-ups of the loop, messages."""
     epoll = select.epoll()
     by_fd = {conn.fileno(): conn for conn in _idle}
     for fd in (stop_fd, *by_fd):
@@ -210,7 +210,7 @@ def test_those_behind_stopped_listeners_are_woken(
     connect: Connect,
     remote: Callable[..., RemoteSession],
 ) -> None:
-    """However wake-ups are passed on, a stopped process holds up nobody but itself."""
+    """However wake-ups are passed on, a stopped process holds up no other."""
     name, notifier = make_engine.name_of(engine), connect()
     listeners = [remote(name) for _ in range(8)]
     for listener in listeners:
@@ -222,7 +222,7 @@ def test_those_behind_stopped_listeners_are_woken(
         for listener in stopped:
             listener.worker.suspend()
         try:
-            notifier.notify("nobody")  # close together, so that wake-ups may be passed on
+            notifier.notify("unheard")  # close together, so that wake-ups may be passed on
             notifier.notify("all", str(round_number))
             assert [listener.worker.result() for listener in others] == [str(round_number)] * 5
         finally:

@@ -482,7 +482,7 @@ class TestPrepare:
     def test_commit_cannot_fail_for_want_of_room(
         self, make_engine: EngineFactory, connect: Connect
     ) -> None:
-        """Room is reserved; everybody else finds the queue full, the prepared one commits."""
+        """Room is reserved; all others find the queue full, the prepared one commits."""
         engine = make_engine(queue_pages=64)
         reader, preparer, other = (connect(to=engine) for _ in range(3))
         reader.listen("c")

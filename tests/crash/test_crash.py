@@ -1,4 +1,4 @@
-"""SIGKILL at every crash point: nothing committed is lost, nobody is stuck, nothing leaks."""
+"""SIGKILL at every crash point: nothing committed is lost, no process is stuck, nothing leaks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 LISTING = "import victims; print(*victims.crash_labels())"
 KILLED = -signal.SIGKILL
 HOLDS_THE_LOCK = "commit:after-head"
-"""Killed there, a notifier has committed and told nobody."""
+"""Killed there, a notifier has committed and told no listener."""
 
 
 NATIVE = (
@@ -231,7 +231,7 @@ def reaping(stage: Stage, label: str, nth: int) -> Scene | None:
 
 
 def recovering(stage: Stage, label: str, nth: int) -> Scene | None:
-    """The victim meets the lock of one that died holding it, with everybody still to be told."""
+    """The victim meets the lock of one that died holding it, with all still to be told."""
     scene = stage()
     scene.kill_one_before("take_over", HOLDS_THE_LOCK)
     scene.log.rename(scene.log.with_name("first"))
@@ -254,7 +254,7 @@ def rebuilding(stage: Stage, label: str, nth: int) -> Scene | None:
 
 
 def passing_on(stage: Stage, label: str, nth: int) -> Scene | None:
-    """Of many sleepers each wakes some others: victims all, and those who live must hear.
+    """Of many sleepers each wakes some others: victims all, and those that live must hear.
 
     Only a notifier that commits often lets others pass it on; we may be interrupted in between.
     """
@@ -267,7 +267,7 @@ def passing_on(stage: Stage, label: str, nth: int) -> Scene | None:
             return all(pid in listening or ended(pid) for pid in pids)
 
         wait_until(all_listen, "they listen")
-        scene.notifier.notify("nobody listens")
+        scene.notifier.notify("unheard")
         scene.notifier.notify(OWN)
         statuses = [scene.attend(pid, None) for pid in pids]
         assert set(statuses) <= {KILLED, 0}
@@ -353,7 +353,7 @@ def making_room(stage: Stage, label: str, nth: int) -> Scene | None:
 
 
 def creating(stage: Stage, label: str, nth: int) -> Scene | None:
-    """The segment is made by the victim, or by those who come after it."""
+    """The segment is made by the victim, or by those that come after it."""
     scene = stage()
     scene.close()
     pid = scene.start("create", label, nth=nth)
@@ -432,7 +432,7 @@ def test_killed_again_and_again_in_recovery(stage: Stage, label: str) -> None:
 
 
 @pytest.mark.parametrize("label", [HOLDS_THE_LOCK, "commit:unlocked", "signal:flag"])
-def test_a_sleeper_is_told_though_nobody_ever_notifies_again(stage: Stage, label: str) -> None:
+def test_a_sleeper_is_told_though_no_process_ever_notifies_again(stage: Stage, label: str) -> None:
     """The notifier dies between commit and signal: sleeping neighbours see it and take over."""
     if label not in LABELS:
         require("crash-points", f"no label {label}")
@@ -453,8 +453,8 @@ def test_a_sleeper_is_told_though_nobody_ever_notifies_again(stage: Stage, label
 
 
 @pytest.mark.parametrize("label", [HOLDS_THE_LOCK, "commit:applied"])
-def test_who_only_polls_is_told_too(stage: Stage, label: str) -> None:
-    """Nobody waits, nobody notifies, nobody watches a descriptor: nothing else takes the lock."""
+def test_a_listener_that_only_polls_is_told_too(stage: Stage, label: str) -> None:
+    """No process waits, notifies, or watches a descriptor: nothing else takes the lock."""
     if label not in LABELS:
         require("crash-points", f"no label {label}")
     scene = stage()

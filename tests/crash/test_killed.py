@@ -1,4 +1,4 @@
-"""SIGKILL at random: of notifiers, of listeners, of everybody in turn."""
+"""SIGKILL at random: of notifiers, of listeners, of all processes in turn."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def listen_for_ever(engine: pynotify.Engine, started: Path) -> None:
 
 
 def test_listeners_are_killed(engine: pynotify.Engine, connect: Connect, tmp_path: Path) -> None:
-    """Nobody else loses anything, nothing stays pinned, no slot is lost."""
+    """No other loses anything, nothing stays pinned, no slot is lost."""
     chance = random.Random()
     listener, notifier = connect(), connect()
     listener.listen("c")
@@ -189,20 +189,20 @@ def child_error(child: ForkedChild) -> str:
         return str(error)
 
 
-def test_everybody_is_killed_in_turn(engine: pynotify.Engine, connect: Connect) -> None:
+def test_each_process_is_killed_in_turn(engine: pynotify.Engine, connect: Connect) -> None:
     soak(engine, connect, 60)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(600)
-def test_everybody_is_killed_in_turn_for_long(engine: pynotify.Engine, connect: Connect) -> None:
+def test_each_process_is_killed_in_turn_for_long(engine: pynotify.Engine, connect: Connect) -> None:
     soak(engine, connect, 2_000)
 
 
 def test_death_is_noticed_by_a_sleeper(
     engine: pynotify.Engine, connect: Connect, remote: Callable[..., object]
 ) -> None:
-    """Of a listener with everything unread: its slot is free before anybody asks for room."""
+    """Of a listener with everything unread: its slot is free before any sender asks for room."""
     sleeper = connect()
     sleeper.listen("c")
 

@@ -144,7 +144,7 @@ def test_a_run_is_clean_and_each_fault_in_its_logs_is_found(
     assert all(
         row["handed"] == row["committed"] for row in figures["listeners"] if not row["killed"]
     )
-    # Who is killed may have read nothing yet; who replaces it may come when all has gone.
+    # A killed worker may have read nothing yet; the next one may come when all has gone.
     others = [row for row in figures["listeners"] if row["name"] not in (*killed, *again)]
     assert len(others) >= 3
     assert all(row["expected"] > 0 for row in others)

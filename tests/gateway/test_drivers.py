@@ -407,7 +407,7 @@ with connection.cursor() as cursor:
         except LookupError:
             pass
         transaction.on_commit(lambda: cursor.execute("NOTIFY a, 'after'"))
-    heard = connection.connection.notifies(timeout=20, stop_after=2)
+    heard = connection.connection.notifies(timeout=float(sys.argv[3]), stop_after=2)
     print([said.payload for said in heard])
 connection.close()
 """
@@ -418,7 +418,7 @@ def test_django(gateway: Running) -> None:
     require_module("django")
     require_module("psycopg")
     done = subprocess.run(
-        [sys.executable, "-c", DJANGO, str(gateway.path.parent), str(gateway.port)],
+        [sys.executable, "-c", DJANGO, str(gateway.path.parent), str(gateway.port), str(PATIENCE)],
         capture_output=True,
         text=True,
         timeout=4 * PATIENCE,

@@ -109,7 +109,7 @@ def test_a_message_may_come_byte_by_byte(gateway: Running) -> None:
         assert ("D", [b"1"]) in client.until_ready()
 
 
-def test_who_is_refused_and_why(gateway: Running) -> None:
+def test_what_is_refused_and_why(gateway: Running) -> None:
     with Client(gateway.path) as client:
         client.send(startup(database="default"))
         assert code_of(client.until_ready()) == "28000"

@@ -1,14 +1,14 @@
 """A good guest in any process: the rules of sharing one, and where each of them is tried.
 
 Every test starts real processes, and a real notify() of another one sends the signals.  After
-each of them nobody has died who should live, the host's own use of SIGUSR1 works, and every
+each of them all processes live that should, the host's own use of SIGUSR1 works, and every
 notification has come exactly once.
 
 1. Nothing happens at import; the handler comes with the first listen, in the process that does it.
    tests/guest/test_signals.py::test_nothing_is_installed_before_it_is_needed
    tests/guest/test_gunicorn.py::test_get_in_a_preloading_server
    tests/guest/test_uvicorn.py::test_worker_that_does_not_listen_lives
-2. Every signal that is not ours goes on to who had it before, and we do our work at each of them.
+2. Every signal that is not ours goes on to the handler before, and we do our work at each of them.
    tests/guest/test_signals.py::test_earlier_python_handler_gets_foreign_signals_only
    tests/guest/test_signals.py::test_handler_written_in_c
    tests/guest/test_signals.py::test_storm_of_foreign_signals
@@ -20,13 +20,13 @@ notification has come exactly once.
    tests/guest/test_signals.py::test_wake_up_is_a_real_signal
    tests/guest/test_signals.py::test_stranger_with_the_pid_of_a_dead_listener_lives
    tests/core/test_delivery.py::test_one_wake_up_is_outstanding_per_listener
-   tests/guest/test_debugger.py::test_stopped_listener_delays_nobody
+   tests/guest/test_debugger.py::test_stopped_listener_delays_no_other
 4. What a listener starts, or becomes by exec, is never signalled.
    tests/guest/test_signals.py::test_program_that_was_execed_is_not_signalled
    tests/guest/test_start_methods.py::test_child_that_does_not_listen_lives
    tests/guest/test_start_methods.py::test_programs_started_while_messages_come
    tests/guest/test_start_methods.py::test_child_that_listens_is_woken_too
-5. Who replaces our handler, or resets it, gets it back in front of his own.
+5. Code that replaces our handler, or resets it, gets it back in front of its own.
    tests/guest/test_signals.py::test_reinstalled_after_signal_signal_replaced_it
    tests/guest/test_signals.py::test_reinstallation_is_logged_once
    tests/guest/test_signals.py::test_process_without_our_handler_is_not_signalled

@@ -139,7 +139,7 @@ STOPS: dict[str, Callable[[Worker, NewWorker], contextlib.AbstractContextManager
 
 
 @pytest.mark.parametrize("how", STOPS)
-def test_stopped_listener_delays_nobody(
+def test_stopped_listener_delays_no_other(
     new_worker: NewWorker, engine_name: str, listener: Worker, notifier: Notifier, how: str
 ) -> None:
     """Nor is it killed; it hears everything when it goes on.  It is the first to be signalled."""

@@ -26,7 +26,7 @@ from sessions import Worker
 
 
 def register(path: str) -> None:
-    """`chain`: after the dump, whoever had the signal before gets it as well."""
+    """`chain`: after the dump, the handler from before gets it as well."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
     faulthandler.register(SIGNAL, fd, all_threads=False, chain=True)
 
@@ -61,7 +61,7 @@ def check_foreign_signals(worker: Worker, dump: Dump, host: bool) -> None:
 def test_registered_before_us(
     engine_name: str, worker: Worker, notifier: Notifier, dump: Dump, host: bool
 ) -> None:
-    """It gets what is not ours, and passes that on to who was there before it."""
+    """It gets what is not ours, and passes that on to the handler before it."""
     if host:
         worker.call(handle)
     worker.call(register, str(dump.path))

@@ -145,7 +145,7 @@ def test_example_of_a_cache(gunicorn: Serve, new_name: Callable[[], str], direct
 
 @pytest.fixture
 def nobodys_worker(worker: Worker, new_name: Callable[[], str]) -> Iterator[tuple[Worker, str]]:
-    """A process of another user, and the name of a segment of his."""
+    """A process of another user, and the name of a segment of that user."""
     require("root")
     if not in_child(lambda: become(NOBODY) or os.access(APPS, os.R_OK | os.X_OK)):
         require("other-user", "another user may not read the tests")

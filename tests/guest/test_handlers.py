@@ -1,6 +1,6 @@
-"""Others who use SIGUSR1, in a process that only runs an event loop: nobody there calls wait().
+"""Other users of SIGUSR1, in a process that only runs an event loop: nothing there calls wait().
 
-Whoever replaces our handler gets away with it until the slow timer of the descriptor looks; the
+A replaced handler of ours stays so until the slow timer of the descriptor looks; the
 senders see meanwhile that the process does not catch the signal.
 """
 

@@ -1,4 +1,4 @@
-"""A guest in somebody else's process: what the engine does with SIGUSR1, and to whom.
+"""A guest in another program's process: what the engine does with SIGUSR1.
 
 Everything here runs in fresh processes, as dispositions belong to the whole process.
 """
@@ -200,7 +200,7 @@ def test_bad_wakeups(engine: pynotify.Engine, wakeup: object) -> None:
 def test_earlier_python_handler_gets_foreign_signals_only(
     engine_name: str, connect: Connect, worker: Worker
 ) -> None:
-    """Chaining: every signal that is not ours goes on to who was there before."""
+    """Chaining: every signal that is not ours goes on to the handler before."""
     worker.call(handle_in_python, "earlier")
     worker.call(open_and_listen, engine_name, "c")
     conn = connect()
@@ -318,7 +318,7 @@ def test_process_without_our_handler_is_not_signalled(
 def test_descriptor_is_as_safe_when_our_handler_was_replaced(
     engine_name: str, connect: Connect, worker: Worker
 ) -> None:
-    """Who only watches the fd never enters our wait: a slow timer looks after him."""
+    """A loop that only watches the fd never enters our wait: a slow timer looks after it."""
     worker.call(open_and_listen, engine_name, "c")
     worker.call(set_default)
     worker.start(watch_descriptor)
@@ -638,7 +638,7 @@ def test_new_listener_with_the_pid_of_a_dead_one_is_signalled(
         conn.notify("c", str(number))
         assert worker.call(hear, 1) == [str(number)]
         worker.call(close_all)
-        conn.notify("c", "nobody")
+        conn.notify("c", "unheard")
     assert len(engine.stat().backends) == 1
 
 

@@ -1,4 +1,4 @@
-"""uvicorn with two workers and uvloop, where nobody handles SIGUSR1: the default terminates."""
+"""uvicorn with two workers and uvloop, without a handler of SIGUSR1: the default terminates."""
 
 from __future__ import annotations
 

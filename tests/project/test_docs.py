@@ -621,7 +621,7 @@ def signal_after_reset(engine: pynotify.Engine, conn: pynotify.Connection, pause
 
 
 def test_the_window_of_100_ms_is_as_described(engine: pynotify.Engine, connect: Connect) -> None:
-    """A defect that is admitted.  When this fails because nobody dies, tell docs/signals.md."""
+    """A defect that is admitted.  When this fails because no process dies, tell docs/signals.md."""
     conn = connect()
     assert signal_after_reset(engine, conn, 0.15) == -signal.SIGKILL
     ends = (signal_after_reset(engine, conn, 0.0) for _ in range(20))

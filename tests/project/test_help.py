@@ -97,18 +97,3 @@ def test_options_of_a_segment_are_in_the_signature(function: Any) -> None:
     with pytest.raises(TypeError, match="max_paylode"):
         function("never-made", max_paylode=1)
     assert "max_payload" in OpenOptions.__annotations__
-
-
-#: The subject of a sentence is a process, thread, slot, caller or reader.
-NOBODY = re.compile(
-    r"\b(who|whoever|whom|nobody|somebody|anybody|everybody|he|his|him|anew)\b", re.IGNORECASE
-)
-
-
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
-def test_sentences_have_a_subject(path: Path) -> None:
-    lines = enumerate(path.read_text().splitlines(), 1)
-    wrong = [
-        f"{path.name}:{number}: {line.strip()}" for number, line in lines if NOBODY.search(line)
-    ]
-    assert not wrong, "\n".join(wrong)

@@ -1,7 +1,7 @@
 """A real PostgreSQL for tests: on a Unix socket in a directory of its own, gone with the tests.
 
 Fixtures, for a conftest to import: ``postgres`` is one server for all tests of a worker, which
-nobody may stop; ``own_postgres`` is the test's alone, to be killed, paused and started again.
+no test may stop; ``own_postgres`` is the test's alone, to be killed, paused and started again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Server:
         wait_until(self._is_ready, "PostgreSQL is ready")
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT throws everybody out, SIGQUIT does not even say goodbye; then it may start."""
+        """SIGINT throws all clients out, SIGQUIT does not even say goodbye; then it may start."""
         if self._process is not None:
             if self.running:
                 self._process.send_signal(how)
@@ -90,7 +90,7 @@ class Server:
         wait_until(lambda: not any(map(lives, family)), "its backends are gone")
 
     def pause(self) -> None:
-        """As seen from outside: nobody answers, and no connection breaks."""
+        """As seen from outside: nothing answers, and no connection breaks."""
         for pid in [self.pid, *self.backends()]:
             with contextlib.suppress(ProcessLookupError):  # a worker may end at any time
                 os.kill(pid, signal.SIGSTOP)
@@ -190,7 +190,7 @@ def running_server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
-    """For all tests of this worker: whoever needs to stop it takes `own_postgres`."""
+    """For all tests of this worker: a test that stops it takes `own_postgres`."""
     with running_server() as server:
         yield server
 

@@ -101,7 +101,7 @@ def test_a_sender_that_never_ends_keeps_no_more_than_max_object() -> None:
         assert listener.counts()[3] <= 101
 
 
-def test_max_pending_drops_whoever_was_silent_for_longest() -> None:
+def test_max_pending_drops_the_sender_that_was_silent_for_longest() -> None:
     listener = Listener(max_pending=100)
     objects = {sender: segments(str(sender) * 60, 42) for sender in (1, 2, 3)}
     assert [len(found) for found in objects.values()] == [2 + 1] * 3
@@ -153,7 +153,7 @@ def test_objects_expire_when_no_piece_comes() -> None:
     assert listener.heard == ["of the sender that is slow"]
 
 
-def test_who_waits_knows_when_the_next_expires() -> None:
+def test_a_waiting_reader_knows_when_the_next_expires() -> None:
     listener = Listener(lifetime=60.0)
     assert listener.assembler.due() is None
     listener.hears(b"#AAAA", 1)
@@ -162,7 +162,7 @@ def test_who_waits_knows_when_the_next_expires() -> None:
     assert listener.assembler.due() == 40.0
 
 
-def test_a_reused_pid_begins_anew_once_its_predecessor_is_known_to_be_gone() -> None:
+def test_a_reused_pid_begins_again_once_its_predecessor_is_known_to_be_gone() -> None:
     listener = Listener()
     listener.hears(pieces("never ended")[0], 4711)
     listener.assembler.forget_senders({4711})

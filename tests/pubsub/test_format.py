@@ -48,7 +48,7 @@ def test_what_others_send_is_understood_or_skipped(row: Heard) -> None:
 
 
 JSON = st.recursive(
-    # Whole floats from 2**53 on are written as integers, and read as other ones by who has such.
+    # Whole floats from 2**53 on are written as integers, and languages with such read other ones.
     st.none() | st.booleans() | st.integers() | st.text() | st.floats(-1e15, 1e15),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,

@@ -16,6 +16,7 @@ import pytest
 import pynotify
 from interrupting import WHOLE, At, at_places
 from pynotify._array_files import array_files
+from receiving import PATIENCE
 from sessions import EngineFactory
 
 # A handler may also raise while a generator is closed, where Python ignores it.
@@ -205,7 +206,7 @@ def test_subscribing(ground: Round, how: str, whole: bool) -> None:
         at.attempt(call)
         again = threading.Thread(target=lambda: contextlib.suppress(BaseException) and call())
         again.start()
-        again.join(10)
+        again.join(PATIENCE)
         assert not again.is_alive()
         ground.other.publish("more", "1")
         ground.other.publish("a", "2")

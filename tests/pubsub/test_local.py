@@ -84,7 +84,7 @@ def test_unlinked_it_is_lost(
 
 
 @pytest.mark.parametrize("use", ["run", "publish", "subscribe"])
-def test_given_a_function_it_opens_the_segment_anew(
+def test_given_a_function_it_opens_the_segment_again(
     new_name: Callable[[], str], new_pubsub: NewPubSub, use: str
 ) -> None:
     name = new_name()
@@ -129,7 +129,7 @@ def test_unsubscribing_leaves_what_was_read_of_other_channels(
     pubsub.subscribe("d")
     for channel in ("c", "d", "c"):
         pubsub.publish(channel, channel)
-    conn.poll()  # reads for everybody on the connection
+    conn.poll()  # reads for all on the connection
     pubsub.unsubscribe("d")
     assert objects(take(pubsub, 2)) == ["c", "c"]
     assert pubsub.run(0) == 0

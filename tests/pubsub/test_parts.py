@@ -70,7 +70,7 @@ def test_whatever_the_queue_does_when_it_is_full(
 def test_a_connection_that_listens_itself_reads_what_it_sends(
     small: pynotify.Engine, connect: Connect, new_pubsub: NewPubSub
 ) -> None:
-    """In one thread: nobody else could make room."""
+    """In one thread: no other could make room."""
     pubsub = new_pubsub(connect(to=small))
     pubsub.subscribe("c")
     pubsub.publish("c", large())
@@ -105,7 +105,7 @@ def test_senders_interleave(
 def test_a_listener_that_does_not_read(
     make_engine: EngineFactory, connect: Connect, new_pubsub: NewPubSub
 ) -> None:
-    """The sender waits for full_timeout, and says for whom; the other drops what has come."""
+    """The sender waits for full_timeout, and names the reader; the other drops what has come."""
     engine = make_engine(**SMALL, full_timeout=0.05)
     sender, pubsub = new_pubsub(connect(to=engine)), new_pubsub(connect(to=engine))
     pubsub.subscribe("c")
@@ -119,7 +119,7 @@ def test_a_listener_that_does_not_read(
     assert pubsub.stats().pending == 0
 
 
-def test_nobody_waits_for_the_rest_of_a_dead_sender(
+def test_no_reader_waits_for_the_rest_of_a_dead_sender(
     engine_name: str, new_worker: Any, connect: Connect, new_pubsub: NewPubSub,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -217,7 +217,7 @@ class Listener:
         return stats.malformed, stats.dropped, stats.pending, stats.pending_bytes
 
 
-def test_who_comes_in_the_middle_hears_nothing_of_it() -> None:
+def test_a_subscriber_from_the_middle_on_hears_nothing_of_it() -> None:
     listener = Listener()
     for part in outgoing(b"!" + b"x" * 300)[1:]:
         listener.hears(part)

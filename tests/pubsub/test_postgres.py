@@ -91,7 +91,7 @@ def listening(conn: Any) -> set[str]:
     return {name for (name,) in conn.execute("SELECT pg_listening_channels()")}
 
 
-def test_the_last_who_unsubscribes_unlistens(
+def test_the_last_subscriber_unlistens(
     conn: Any, pubsub: pynotify.PubSub, new_pubsub: NewPubSub, channel: str
 ) -> None:
     second = new_pubsub(conn)
@@ -180,7 +180,7 @@ def test_fragments_expire(
     postgres: Server, conn: Any, pubsub: pynotify.PubSub, channel: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Without `interval`, and whoever the sender is."""
+    """Without `interval`, and for any sender."""
     now = [0.0]
     monkeypatch.setattr(pubsub._assembler, "_clock", lambda: now[0])
     with postgres.connect() as sender:

@@ -12,6 +12,7 @@ import pynotify
 from pubsub.conftest import NewConnection, NewPubSub
 from pubsub.objects import objects, random_objects, take
 from pubsub.vectors import HEARD, USUAL, Heard, Sent, as_received, each
+from receiving import PATIENCE
 from waiting import Call
 
 
@@ -89,7 +90,7 @@ def test_senders_interleave_segment_by_segment(
     assert objects(take(listener, 3)) == ["plain", "abcde", "é!é!é"]
 
 
-def test_who_comes_after_a_sender_that_went_in_the_middle_is_not_disturbed(
+def test_a_subscriber_after_a_sender_that_went_in_the_middle_is_not_disturbed(
     new_connection: NewConnection, listener: pynotify.PubSub, channel: str
 ) -> None:
     """Over pynotify: the same slot, in the same process."""
@@ -261,7 +262,7 @@ def test_two_threads_receive_each_object_once(
     calls = [Call(hear) for _ in range(2)]
     for obj in sent:
         sender.publish(channel, obj)
-    assert enough.wait(20)
+    assert enough.wait(PATIENCE)
     listener.close()
     assert [call.result() for call in calls] == [None, None]
     assert sorted(heard) == sorted(sent)

@@ -28,7 +28,7 @@ REFUSED = (pynotify.OperationalError, pynotify.InterfaceError)
 
 @pytest.fixture
 def segment_file(segment_name: str) -> Path:
-    """The file of a sound segment that nobody uses."""
+    """The file of a sound segment that no process uses."""
     with pynotify.connect(segment_name, queue_pages=64, max_backends=16) as conn:
         conn.listen("c")
         conn.notify_many("c", [f"{number:0500}" for number in range(100)])
@@ -119,7 +119,7 @@ class TestBeforeAttaching:
         assert set(outcomes.values()) == {"SegmentCorrupt", "LayoutMismatch"}, outcomes
         assert in_child(lambda: attach(segment_name)) == "used"
 
-    def test_another_layout_is_replaced_when_nobody_lives(
+    def test_another_layout_is_replaced_when_no_process_lives(
         self, segment_name: str, segment_file: Path
     ) -> None:
         """A creating open that finds another layout and no live backend replaces it."""
@@ -161,7 +161,7 @@ def open_elsewhere(name: str) -> tuple[str, str]:
 
 
 class TestScribbled:
-    """Somebody writes garbage into the segment while others use it."""
+    """A process writes garbage into the segment while others use it."""
 
     @pytest.mark.parametrize("seed", range(24))
     def test_one_block(self, segment_name: str, segment_file: Path, seed: int) -> None:
@@ -216,7 +216,7 @@ class TestScribbled:
         assert in_child(lambda: attach(name))
 
     def test_poisoned_for_good(self, segment_name: str, segment_file: Path) -> None:
-        """Everything after the header is garbage: whoever looks raises, nobody goes on."""
+        """Everything after the header is garbage: every look raises, no process goes on."""
         size = segment_file.stat().st_size
         with pynotify.open(segment_name, create=False) as engine:
             overwrite(segment_file, 4096, b"\xa5" * (size - 4096))
@@ -237,14 +237,14 @@ class TestScribbled:
 
 class TestOwnership:
     def test_segment_of_another_user(self, segment_name: str, segment_file: Path) -> None:
-        """Somebody else's name: the file is there, but is not ours."""
+        """Another user's name: the file is there, but is not ours."""
         require("root")
         os.chown(segment_file, NOBODY, NOBODY)
         for create in (True, False):
             with pytest.raises(REFUSED) as caught:
                 pynotify.open(segment_name, create=create)
             assert str(NOBODY) in str(caught.value)
-        assert segment_file.stat().st_uid == NOBODY, "somebody else's segment was replaced"
+        assert segment_file.stat().st_uid == NOBODY, "another user's segment was replaced"
         os.chown(segment_file, os.geteuid(), os.getegid())
 
     def test_each_user_has_a_name_space(
@@ -253,7 +253,7 @@ class TestOwnership:
         require("root")
         only_mine = new_name()
 
-        def as_nobody() -> tuple[bool, list[str]]:
+        def as_other_user() -> tuple[bool, list[str]]:
             os.setgid(NOBODY)
             os.setuid(NOBODY)
             with pynotify.connect(segment_name) as conn:
@@ -266,14 +266,14 @@ class TestOwnership:
 
         with pynotify.connect(segment_name) as mine, pynotify.connect(only_mine):
             mine.listen("c")
-            heard, names = in_child(as_nobody)
+            heard, names = in_child(as_other_user)
             assert heard
             assert segment_name in names
             assert only_mine not in names
             assert mine.poll() == []
 
     def test_open_to_others(self, segment_name: str, segment_file: Path) -> None:
-        """Mode 0600, or somebody may have tampered with it."""
+        """Mode 0600, or another user may have tampered with it."""
         segment_file.chmod(0o666)
         with pytest.raises(REFUSED):
             pynotify.open(segment_name, create=False)
@@ -304,7 +304,7 @@ class TestOwnership:
         require("root")
         with pynotify.open(segment_name) as engine:
 
-            def as_nobody() -> str:
+            def as_other_user() -> str:
                 os.seteuid(NOBODY)
                 try:
                     engine.connect()
@@ -312,7 +312,7 @@ class TestOwnership:
                     return str(error)
                 return "connected"
 
-            assert str(NOBODY) in in_child(as_nobody)
+            assert str(NOBODY) in in_child(as_other_user)
 
     def test_connection_under_another_euid(self, segment_name: str) -> None:
         """It says so as soon as it can be known: where it waits, or could not signal a sleeper."""
@@ -330,7 +330,7 @@ class TestOwnership:
             with pynotify.open(segment_name) as engine:
                 wait_until(lambda: any(b.asleep for b in engine.stat().backends if b.channels), "")
 
-            def as_nobody() -> list[str]:
+            def as_other_user() -> list[str]:
                 said = []
                 with pynotify.connect(segment_name) as own:
                     own.listen("d")
@@ -351,7 +351,7 @@ class TestOwnership:
                             said.append(str(error))
                 return said
 
-            first, *others = in_child(as_nobody)
+            first, *others = in_child(as_other_user)
             assert first == ""
             for text in others:
                 assert f"user {os.geteuid()}" in text, others

@@ -23,7 +23,7 @@ def file_of(name: str) -> Path:
     return SHARED_MEMORY / f"pynotify.{os.geteuid()}.{name}"
 
 
-def as_nobody(action: Callable[[], str]) -> str:
+def as_other_user(action: Callable[[], str]) -> str:
     def run() -> str:
         os.setgid(NOBODY)
         os.setuid(NOBODY)
@@ -53,7 +53,7 @@ def test_another_user_cannot_open_the_file(segment_name: str) -> None:
         return "opened"
 
     with pynotify.open(segment_name):
-        assert as_nobody(read) == "refused"
+        assert as_other_user(read) == "refused"
 
 
 def test_a_link_that_another_user_planted(segment_name: str, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_link_that_another_user_planted(segment_name: str, tmp_path: Path) -> 
 
     path = file_of(segment_name)
     try:
-        assert as_nobody(plant) == "planted"
+        assert as_other_user(plant) == "planted"
         with pytest.raises((pynotify.Error, OSError)):
             pynotify.open(segment_name)
         assert path.is_symlink()
@@ -79,7 +79,7 @@ def test_a_link_that_another_user_planted(segment_name: str, tmp_path: Path) -> 
 
 
 def test_a_file_that_another_user_planted(segment_name: str) -> None:
-    """It is refused by its owner, who is named; also when everybody may write to it."""
+    """It is refused by its owner, which is named; also when all users may write to it."""
     require("root")
 
     def plant() -> str:
@@ -90,7 +90,7 @@ def test_a_file_that_another_user_planted(segment_name: str) -> None:
 
     path = file_of(segment_name)
     try:
-        assert as_nobody(plant) == "planted"
+        assert as_other_user(plant) == "planted"
         with pytest.raises(pynotify.OperationalError, match=str(NOBODY)):
             pynotify.open(segment_name)
         assert path.read_bytes() == bytes(1 << 20)
@@ -112,7 +112,7 @@ def test_what_another_user_planted_is_nothing_of_ours(segment_name: str, kind: s
         return "planted"
 
     try:
-        assert as_nobody(plant) == "planted"
+        assert as_other_user(plant) == "planted"
         for call in (
             lambda: pynotify.open(segment_name),
             lambda: pynotify.open(segment_name, create=False),
@@ -137,7 +137,7 @@ def test_a_fifo_of_our_own(segment_name: str) -> None:
 
 
 def test_lock_files_that_another_user_planted(segment_name: str) -> None:
-    """He holds a lock in one: he does not count as a user of the segment."""
+    """It holds a lock in one: it does not count as a user of the segment."""
     require("root")
     pynotify.open(segment_name, queue_pages=64).close()
     path = SHARED_MEMORY / f"pynotify-lock.{os.geteuid()}.{segment_name}.0123456789abcdef.0"

@@ -282,7 +282,7 @@ class TestOptions:
     def test_slots_of_the_dead_are_used_again(
         self, make_engine: EngineFactory, new_worker: NewWorker
     ) -> None:
-        """At the limit the dead are reaped before anybody is refused."""
+        """At the limit the dead are reaped before a process is refused."""
         engine = make_engine(max_backends=2)
         for _ in range(3):
             worker = new_worker()
@@ -388,7 +388,7 @@ class TestUnlink:
             pynotify.unlink(segment_name)
         pynotify.unlink(segment_name, missing_ok=True)
 
-    def test_refused_while_somebody_lives(self, segment_name: str, new_worker: NewWorker) -> None:
+    def test_refused_while_a_process_lives(self, segment_name: str, new_worker: NewWorker) -> None:
         """OperationalError lists the pids, and nothing has happened."""
         worker = new_worker()
         with pynotify.connect(segment_name) as conn:
@@ -478,8 +478,8 @@ class TestUnlink:
             with pynotify.open(segment_name, create=False) as engine:
                 assert len(engine.stat().backends) == 1
 
-    def test_name_removed_by_somebody_else(self, segment_name: str) -> None:
-        """rm, RemoveIPC, a resource tracker: who attaches anew hears of it at once."""
+    def test_name_removed_by_another_program(self, segment_name: str) -> None:
+        """rm, RemoveIPC, a resource tracker: a process that attaches hears of it at once."""
         with pynotify.open(segment_name) as engine:
             file_of(segment_name).unlink()
             with pytest.raises(pynotify.SegmentUnlinked):

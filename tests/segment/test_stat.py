@@ -79,7 +79,7 @@ def test_a_transaction_is_one_commit(engine: pynotify.Engine, conn: pynotify.Con
         conn.listen("c")
         for payload in ("a", "b", "a"):
             conn.notify("c", payload)
-        conn.notify("nobody", "a")
+        conn.notify("unheard", "a")
     after = engine.stat()
     assert after.commits - before.commits == 1
     assert after.notifications - before.notifications == 3
@@ -90,8 +90,8 @@ def test_notifications_counts_heard_or_not(
     engine: pynotify.Engine, conn: pynotify.Connection
 ) -> None:
     before = engine.stat().notifications
-    conn.notify("nobody")
-    conn.notify_many("nobody", ["a", "b"])
+    conn.notify("unheard")
+    conn.notify_many("unheard", ["a", "b"])
     assert engine.stat().notifications - before == 3
 
 
@@ -258,11 +258,11 @@ def test_a_process_prints_its_stacks_when_it_is_asked(
     assert process.returncode == 0
 
 
-def test_who_cannot_be_asked_for_a_stack(
+def test_a_process_that_cannot_be_asked_for_a_stack(
     engine: pynotify.Engine, conn: pynotify.Connection, capfd: Any
 ) -> None:
     assert engine.log_stack(conn.pid) == 1, "oneself needs no signal"
-    assert "test_who_cannot_be_asked_for_a_stack" in capfd.readouterr().err
+    assert "test_a_process_that_cannot_be_asked_for_a_stack" in capfd.readouterr().err
     assert engine.log_stack(1) == 0
 
 
@@ -306,7 +306,7 @@ def test_wakeup_is_told(engine: pynotify.Engine, connect: Connect) -> None:
     assert told == ["poll", signal.SIGRTMIN + 3, signal.SIGUSR1]
 
 
-def test_a_stopped_lock_holder_delays_nobody_longer_than_he_says(
+def test_a_stopped_lock_holder_delays_no_caller_longer_than_it_says(
     engine: pynotify.Engine, conn: pynotify.Connection, lock_holder: LockHolder
 ) -> None:
     conn.topic("orders")

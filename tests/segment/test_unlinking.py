@@ -15,7 +15,7 @@ from pynotify._ffi import lib
 from pynotify._handle import Handle
 
 
-def test_refused_when_somebody_connects_in_between(
+def test_refused_when_a_process_connects_in_between(
     segment_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After unlink() has looked for processes, and before it removes anything."""
@@ -66,7 +66,7 @@ def test_connect_comes_again_when_it_was_unlinked_in_between(
         engine.connect()  # of that very segment
 
 
-def test_who_unlinks_is_killed_in_between(segment_name: str) -> None:
+def test_a_process_is_killed_while_it_unlinks(segment_name: str) -> None:
     """It had marked the segment, and had not removed its name yet."""
     with pynotify.open(segment_name) as engine:
         assert lib.pn_retire(engine._mapping.usable()) == 0
@@ -103,7 +103,7 @@ def test_lock_files_of_a_new_segment_are_no_orphans(
 
 
 def test_refused_for_a_process_that_lost_its_locks(segment_name: str) -> None:
-    """What a backup of /dev/shm does to it: whoever closes a file loses all locks on it."""
+    """What a backup of /dev/shm does to it: a process that closes a file loses all locks on it."""
     told, telling = os.pipe()
     waiting, end = os.pipe()
     with pynotify.open(segment_name):

@@ -92,7 +92,7 @@ class _Soak:
                     self._round(engine, data_dir, gaps=options["on_full"] == "drop-slowest")
                     if time.monotonic() >= until:
                         return
-        except pynotify.Error as error:  # poisoned, or a lock that nobody gives back
+        except pynotify.Error as error:  # poisoned, or a lock that is not given back
             self.violations[type(error).__name__] += 1
             print(f"  the supervisor: {error}", flush=True)
         finally:
@@ -157,7 +157,7 @@ def _check_counter(place: int, moved: int, verdict: Verdict) -> None:
 def _check_nothing_left(
     engine: pynotify.Engine, data_dir: str, verdict: Verdict
 ) -> pynotify.EngineStat:
-    """Everybody is gone: no slot, no subscription, no room, no reservation, no page may be."""
+    """All workers are gone: no slot, no subscription, no room, no reservation, no page may be."""
     stat = engine.stat()
     if stat.backends or stat.subscriptions or stat.head != stat.tail:
         verdict.violation(

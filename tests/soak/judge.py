@@ -237,23 +237,25 @@ class _Listener:
         return wish
 
     def check(self, committed: _Committed, verdict: Verdict) -> None:
-        who = f"connection {self.connection}"
+        place = f"connection {self.connection}"
         if self.strange:
-            verdict.violation("channel", f"{who} got what others sent to themselves", self.strange)
+            verdict.violation(
+                "channel", f"{place} got what others sent to themselves", self.strange
+            )
         steps = np.diff(self.position)
         if (steps == 0).any():
-            verdict.violation("twice", f"{who}", int((steps == 0).sum()))
+            verdict.violation("twice", f"{place}", int((steps == 0).sum()))
         if (steps < 0).any():
-            verdict.violation("order", f"{who}", int((steps < 0).sum()))
+            verdict.violation("order", f"{place}", int((steps < 0).sum()))
         inside = 0
         for window in self.windows:
             inside += self._check_window(window, committed, verdict)
         if inside != len(self.rows):
             extra = len(self.rows) - inside
-            verdict.violation("not listening", f"{who}: {extra} messages", abs(extra))
+            verdict.violation("not listening", f"{place}: {extra} messages", abs(extra))
 
     def _check_window(self, window: Window, committed: _Committed, verdict: Verdict) -> int:
-        who = f"connection {self.connection}, channel {window.channel}"
+        place = f"connection {self.connection}, channel {window.channel}"
         low, high = np.searchsorted(self.rows, (window.first_row, window.last_row))
         mine = np.flatnonzero(self.channel[low:high] == window.channel) + low
         position, rows = self.position[mine], self.rows[mine]
@@ -269,11 +271,11 @@ class _Listener:
         found = wanted[np.minimum(at, len(wanted) - 1)] == position if len(wanted) else at < 0
         if not found.all():
             verdict.violation(
-                "never sent", f"{who}: {(~found).sum()} messages", int((~found).sum())
+                "never sent", f"{place}: {(~found).sum()} messages", int((~found).sum())
             )
             return len(position)
         if len(at) and at[0] < begin:
-            verdict.violation("before LISTEN", who)
+            verdict.violation("before LISTEN", place)
         # Holes: between two deliveries, before the first, after the last; a gap excuses one.
         bounds = np.concatenate(([begin - 1], at, [max(last, begin)]))
         holes = np.flatnonzero(np.diff(bounds) > 1)
@@ -285,7 +287,7 @@ class _Listener:
                 example = int(wanted[bounds[hole] + 1])
                 verdict.violation(
                     "lost",
-                    f"{who}: {missing} from seq {example >> 16} on, reached {reached >> 16}"
+                    f"{place}: {missing} from seq {example >> 16} on, reached {reached >> 16}"
                     f" row {edges[hole]}",
                     missing,
                 )
@@ -299,7 +301,7 @@ class _Listener:
         drains = self.drains[(self.drains > window.first_row) & (self.drains < window.last_row)]
         if not len(drains) or len(end) == 0:
             return
-        # Behind a gap nobody knows how far it has read, until something comes on the channel.
+        # Behind a gap it cannot be known how far it has read, until something comes on the channel.
         last = np.append(-1, rows)[np.searchsorted(rows, drains)]
         last_gap = np.append(-1, self.gaps)[np.searchsorted(self.gaps, drains)]
         drains = drains[last_gap <= last]
@@ -316,9 +318,9 @@ class _Listener:
 def _check_unheard(
     sent: _Sent, committed: _Committed, listeners: list[_Listener], verdict: Verdict
 ) -> None:
-    """Committed, and received by nobody: then nobody may have been listening all the time."""
+    """Committed, and not received: then no connection may have been listening all the time."""
     unheard = sent.committed & (committed.seq < 0)
-    verdict.figures["heard by nobody"] += int(unheard.sum())
+    verdict.figures["not heard"] += int(unheard.sum())
     events = sent.events[unheard[sent.event_txn]]
     txn = sent.event_txn[unheard[sent.event_txn]]
     channel = _numbers(events, events["connection"])
@@ -335,7 +337,7 @@ def _check_unheard(
                 verdict.violation(
                     "lost",
                     f"connection {listener.connection}, channel {window.channel}: "
-                    f"{_name(int(sent.key[txn[missed][0]]))}, which nobody received",
+                    f"{_name(int(sent.key[txn[missed][0]]))}, which was not received",
                     int(missed.sum()),
                 )
 

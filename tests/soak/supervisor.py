@@ -19,7 +19,7 @@ from receiving import TIME_FACTOR
 from soak import journal as j
 from soak.python_worker import Worker, compose
 
-_PATIENCE = 60.0 * TIME_FACTOR  # seconds in which everybody has to have come to the end
+_PATIENCE = 60.0 * TIME_FACTOR  # seconds in which all workers have to come to the end
 _PROGRESS = 20.0 * TIME_FACTOR  # seconds until each worker that is not stopped writes
 _CHECK_EVERY = 0.5
 _PR_SET_PDEATHSIG = 1
@@ -195,7 +195,7 @@ class Crowd:
         try:
             report = self._engine.check()
         except WouldWait:
-            return  # somebody holds the lock
+            return  # a process holds the lock
         self._checked = time.monotonic()
         self.figures["checks"] += 1
         for problem in report.problems:
@@ -249,7 +249,7 @@ class Crowd:
         return self.figures["kills"] + self.figures["killed at a label"]
 
     def end(self, conn: pynotify.Connection) -> None:
-        """Everybody comes to the end, or is killed and reported."""
+        """Each worker comes to the end, or is killed and reported."""
         begun = time.monotonic()
         waited_for = 0
         while self._members:

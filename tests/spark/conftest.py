@@ -29,7 +29,7 @@ def _end_java() -> None:
     gateway: Any = SparkContext._gateway
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(timeout=60)
+    gateway.proc.wait(timeout=60 * TIME_FACTOR)
     SparkContext._gateway = SparkContext._jvm = None
 
 

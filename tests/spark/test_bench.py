@@ -1,4 +1,4 @@
-"""The benchmark runs, and measures what it says; its figures are nobody's business here."""
+"""The benchmark runs, and measures what it says; its figures are not judged here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_processor_time_counts_the_dead_and_their_children() -> None:
     assert clock.seconds() - before >= LEAST
 
 
-def test_processor_time_of_those_that_nobody_waits_for_stays() -> None:
+def test_processor_time_of_children_that_are_not_waited_for_stays() -> None:
     """As the workers of Spark's daemon end, which ignores SIGCHLD."""
     worker = f"{BUSY}\nprint(flush=True); input()"
     daemon = (

@@ -14,6 +14,7 @@ import pytest
 from logwriter import LogWriter, flip_bit, receives
 from prometheus_client.parser import text_string_to_metric_families
 
+from receiving import TIME_FACTOR
 from spark_jobs.cli import main
 from spark_jobs.figures.histogram import QUANTILES
 from spark_jobs.live import stream as live
@@ -197,7 +198,7 @@ def test_the_last_seconds_are_shown_and_served(
     serve = exporting(0)
     address = capsys.readouterr().err.split()[3]
     serve([row])
-    with urllib.request.urlopen(f"http://{address}", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://{address}", timeout=60 * TIME_FACTOR) as answer:
         text = answer.read().decode()
     found = {
         (sample.name, sample.labels.get("quantile")): (sample.labels, sample.value)

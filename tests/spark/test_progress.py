@@ -56,7 +56,7 @@ class Screen:
         self._thread.start()
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError):  # nobody has its other end any more
+        with contextlib.suppress(OSError):  # its other end is gone
             while part := os.read(self._terminal, 1 << 16):
                 self._parts.append(part)
 

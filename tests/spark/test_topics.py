@@ -123,7 +123,7 @@ def test_topics_of_real_processes(local: Any, make_engine: EngineFactory, tmp_pa
         assert 0 < row["wait_p50_ns"] <= row["wait_max_ns"] <= max(account.at_most_ns.values())
         assert 0 < row["service_p50_ns"] <= row["service_max_ns"] <= row["max_ns"]
     assert result.totals == {"negative": 0, "unknown": 0, "other_clock": 0}
-    # Topics owe nobody a notification: of listeners the audit has nothing to say.
+    # Topics owe no notification: of listeners the audit has nothing to say.
     checked = audit.run(local, found, tmp_path / "audit")
     assert (checked.rows, checked.violation) == ([], False)
     figures = ("finished", "finished_twice", "delivered_after", "unfinished", "unpublished")

@@ -92,7 +92,7 @@ def test_only_the_first_rows_are_listed(
     assert read_table(tmp_path / "out" / "timeline").num_rows == 10
 
 
-def test_who_holds_the_tail(local: Any, tmp_path: Path) -> None:
+def test_the_holder_of_the_tail(local: Any, tmp_path: Path) -> None:
     """One process reads at once, one stalls from 3 s to 8 s, one of another boot for longer."""
     commits = np.arange(100, 1000) * (SECOND // 100)  # from 1 s to 10 s
     prompt = LogWriter(tmp_path, 1, clock=CLOCK)

@@ -6,11 +6,13 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from receiving import PATIENCE
+from workers import ROOT, Workers
 
 
 class Chatter:
@@ -117,3 +119,19 @@ async def talk_beside_a_kill(url: str, workers: int) -> None:
         await client.until_said("welcome back")
     for client in (*clients, *new):
         await client.close()
+
+
+def example_talks_beside_a_kill(application: str, tmp_path: Path, segment_name: str) -> None:
+    """A chat of examples/adapters, as a server with four workers."""
+    server = Workers(
+        tmp_path, "uvicorn", "--workers", "4", "--port", "0",
+        "--app-dir", ROOT / "examples" / "adapters", "--timeout-graceful-shutdown", "2",
+        application, SEGMENT=segment_name,
+    )  # fmt: skip
+    try:
+        asyncio.run(talk_beside_a_kill(f"ws{server.url.removeprefix('http')}/chat", 4))
+    except BaseException:
+        print(server.said())
+        raise
+    finally:
+        server.close()

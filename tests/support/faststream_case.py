@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -33,6 +33,17 @@ from receiving import PATIENCE
 #: Parameters of fixtures that make a `Case`.
 REAL = [pytest.param((by, False), id=by) for by in ("channel", "topic")]
 MEMORY = [pytest.param((by, True), id=f"{by}-in-memory") for by in ("channel", "topic")]
+
+
+def cases(params: Sequence[Any]) -> Any:
+    """A fixture that is a `Case` of each of the parameters."""
+
+    @pytest.fixture(params=params)
+    def case(request: pytest.FixtureRequest, segment_name: str) -> Case:
+        by, in_memory = request.param
+        return Case(segment_name, by, in_memory=in_memory)
+
+    return case
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -12,7 +12,7 @@ from victims import kill_victim, start_victim, victims_end
 
 
 class LockHolder:
-    """Not there until `hold()`; whoever wants the lock waits until `release()`."""
+    """Not there until `hold()`; what wants the lock then waits until `release()`."""
 
     def __init__(self, nursery: Worker, name: str, log: Path) -> None:
         self._nursery, self._name, self._log = nursery, name, log

@@ -180,7 +180,7 @@ class State(NamedTuple):
     """Of the segment, without the notifier's own slot."""
 
     signals_sent: int
-    asleep: dict[int, bool]  # by pid, of those who listen
+    asleep: dict[int, bool]  # by pid, of those that listen
 
 
 class Notifier:

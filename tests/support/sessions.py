@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pynotify
-from receiving import PATIENCE, readable
+from receiving import PATIENCE, TIME_FACTOR, readable
 
 _WORKER = Path(__file__).with_name("session_worker.py")
 
@@ -118,7 +118,7 @@ class Worker:
         self._closed = True
         self._pipe.close()
         try:
-            self.join(5.0)
+            self.join(5.0 * TIME_FACTOR)
         except subprocess.TimeoutExpired:
             self.kill()
         os.close(self._pidfd)

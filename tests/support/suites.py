@@ -15,11 +15,14 @@ import sys
 import tarfile
 import xml.etree.ElementTree as ET
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+import pynotify
+from receiving import TIME_FACTOR
 from requirement import require
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +84,7 @@ def run(
     settings.write_text(
         "[pytest]\naddopts = --import-mode=importlib -p no:randomly -p no:cacheprovider\n"
         "asyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
-        "timeout = 60\n"
+        f"timeout = {60 * TIME_FACTOR}\n"
     )
     report = tmp_path / "report.xml"
     isolated = ["-P"] if plugin is None else []
@@ -101,6 +104,23 @@ def run(
     if done.returncode not in (0, 1):
         pytest.fail(output[-20000:], pytrace=False)
     return Outcome(_counted(report), output)
+
+
+def run_one(
+    name: str,
+    version: str,
+    file: str,
+    segment_name: str,
+    tmp_path: Path,
+    *options: str,
+    left_out: Iterable[str] = (),
+) -> Outcome:
+    """One file of the distribution, with the plugin NAME_suite, on a segment that goes then."""
+    folder = fetch(name, version)
+    options = (*(f"--deselect={file}::{test}" for test in left_out), "-p", "no:warnings", *options)
+    done = run(folder, f"{name}_suite", [file], tmp_path, *options, SEGMENT=segment_name)
+    pynotify.unlink(segment_name, force=True, missing_ok=True)
+    return done
 
 
 def _counted(report: Path) -> Counter[str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pynotify
 from forking import ForkedChild
-from receiving import payloads
+from receiving import PATIENCE, payloads
 
 PAGES = 64
 ONE_PAGE = "x" * 7990
@@ -213,7 +213,7 @@ def create(name: str, log: Log) -> None:
 
 
 def look_around(name: str, log: Log) -> None:
-    """Somebody has died before: reap him."""
+    """A process has died before: reap it."""
     with pynotify.open(name, create=False) as engine:
         engine.stat()
         with engine.connect() as conn:
@@ -221,7 +221,7 @@ def look_around(name: str, log: Log) -> None:
 
 
 def take_over(name: str, log: Log) -> None:
-    """Somebody has died with the lock before: recover."""
+    """A process has died with the lock before: recover it."""
     with pynotify.connect(name) as conn:
         conn.listen(OWN)
         _send_and_bump(conn, log, "h")
@@ -255,7 +255,7 @@ def sleep_once(name: str, log: Log) -> None:
         conn.listen(OWN)
         log.note("listening")
         while not conn.poll():
-            conn.wait(20)
+            conn.wait(PATIENCE)
 
 
 def notify_victim(name: str, log: Log) -> None:
@@ -294,7 +294,7 @@ def fill(name: str, log: Log) -> None:
 
 
 def read_slowly(name: str, log: Log) -> None:
-    """The laggard for whom somebody waits."""
+    """The laggard that a sender waits for."""
     with pynotify.connect(name) as conn:
         conn.listen(OWN)
         log.note("listening")
@@ -320,7 +320,7 @@ def hear(name: str, log: Log) -> list[str]:
         conn.notify(OWN, "0")
         log.note("listening")
         while "end" not in heard:
-            conn.wait(20)
+            conn.wait(PATIENCE)
             heard += payloads(conn.poll(max=3))
     return heard
 

@@ -251,7 +251,7 @@ except pynotify.DiskFull as error:
 files = sorted(Path(data_dir, name).glob("log.*"))
 subprocess.run(["mount", "-o", "remount,size=8m", data_dir], check=True)
 topic.publish(b"again")
-assert sorted(Path(data_dir, name).glob("log.*")) == files  # it was not written anew
+assert sorted(Path(data_dir, name).glob("log.*")) == files  # it was not written again
 conn.close()
 pynotify.unlink(name)
 conn = pynotify.connect(name, data_dir=data_dir)
@@ -282,7 +282,7 @@ def test_on_a_full_disk_nothing_has_happened(host: Host, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("what", ["file", "files", "directory"])
-def test_a_log_that_was_removed_is_written_anew(
+def test_a_log_that_was_removed_is_written_again(
     host: Host, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By something that cleans up, under the running system."""

@@ -172,7 +172,7 @@ def test_what_is_cancelled_on_disk_is_gone_at_once(
 
 
 def test_less_memory_than_before_changes_nothing_for_the_channels(reboot: Reboot) -> None:
-    """Who had finished a message does not get it again; attempts, headers and delays are kept."""
+    """What a channel had finished does not come again; attempts, headers and delays are kept."""
     topic = reboot().topic("t", durable=True)
     topic.channel("slow")
     fast = topic.channel("fast")

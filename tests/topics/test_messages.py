@@ -282,7 +282,7 @@ def test_a_full_topic_says_how_many_are_deferred(conn: pynotify.Connection) -> N
 def test_a_topic_is_not_its_own_dead_letter_topic(
     topic: pynotify.Topic, channel: pynotify.Channel, conn: pynotify.Connection
 ) -> None:
-    """A message that nobody can handle would go round without end."""
+    """A message that no handler can take would go round without end."""
     with pytest.raises(pynotify.ProgrammingError, match="its own dead-letter topic") as caught:
         channel.consumer(dead_letter=topic.name)
     assert "name another topic" in (caught.value.hint or "")
@@ -293,7 +293,7 @@ def test_a_topic_is_not_its_own_dead_letter_topic(
 
 
 def test_drop_oldest(conn: pynotify.Connection) -> None:
-    """But what is in flight somebody is working on."""
+    """But what is in flight a consumer is working on."""
     topic = conn.topic("t", max_depth=3, overflow="drop-oldest")
     channel = topic.channel("c")
     topic.publish_many(numbered(3))

@@ -23,7 +23,7 @@ from sessions import Connect, EngineFactory
 def test_defect_1_sampling_is_exact_and_loses_nothing(
     topic: pynotify.Topic, connect: Connect
 ) -> None:
-    """nsqd: a rate of 1 lets two percent through, and who is passed over is lost to all.
+    """nsqd: a rate of 1 lets two percent through, and a client that is passed over is lost to all.
     Here a message that one consumer passes over goes to another."""
     topic.publish_many(numbered(20_000))
     channel = topic.channel("ch")

@@ -48,7 +48,7 @@ def test_two_fins_racing(topic: pynotify.Topic, channel: pynotify.Channel) -> No
 
 
 def test_fin_by_the_wrong_client(topic: pynotify.Topic, connect: Connect) -> None:
-    """Who has lost it to another consumer cannot answer it, in any way, and disturbs nothing."""
+    """A consumer that lost it to another cannot answer it, in any way, and disturbs nothing."""
     topic.publish("x")
     mine = topic.channel("ch").consumer(msg_timeout=SOON)
     other = connect().topic("orders").channel("ch").consumer()

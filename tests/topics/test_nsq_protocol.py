@@ -356,7 +356,7 @@ def test_ephemeral_topics_and_channels(conn: pynotify.Connection) -> None:
 
 
 def test_pause_metadata(new_name: Callable[[], str]) -> None:
-    """TestPauseMetadata: paused it stays, whoever ends; there is nothing to persist."""
+    """TestPauseMetadata: paused it stays, whichever process ends; there is nothing to persist."""
     name = new_name()
 
     def pause() -> None:

@@ -22,7 +22,7 @@ MESSAGES = 2000
 
 
 def consume_all(name: str, pipe: Pipe) -> None:
-    """Until somebody says that it is enough; what it got goes into the pipe."""
+    """Until the test says that it is enough; what it got goes into the pipe."""
     got = []
     with pynotify.connect(name) as conn:
         consumer = conn.topic("work").channel("ch").consumer(max_in_flight=10)
@@ -146,7 +146,7 @@ def die_holding(name: str, count: int, channel: str = "ch") -> ForkedChild:
 
 
 def test_a_killed_consumer_releases_at_once(new_name: Callable[[], str]) -> None:
-    """To who sleeps, and nothing wakes him but that death."""
+    """To a sleeper, which nothing wakes but that death."""
     name = new_name()
     with pynotify.connect(name) as conn:
         topic = conn.topic("work")
@@ -170,7 +170,7 @@ def test_a_killed_consumer_releases_at_once(new_name: Callable[[], str]) -> None
 def test_statistics_notice_a_killed_consumer(
     new_name: Callable[[], str], look: str, of_a_channel: str
 ) -> None:
-    """Nobody consumes, and nobody waits."""
+    """No process consumes, and none waits."""
     name = new_name()
     with pynotify.connect(name) as conn:
         topic = conn.topic("work")

@@ -157,7 +157,7 @@ def test_all_topics_come_back_from_disk_in_turn(on_disk: pynotify.Connection) ->
 
 @pytest.mark.parametrize("answered", ["by the consumer", "by attempts"])
 def test_dead_letters_go_to_disk_if_need_be(on_disk: pynotify.Connection, answered: str) -> None:
-    """Nobody reads them, and all of the work becomes one of them."""
+    """They are not read, and all of the work becomes one of them."""
     topic = on_disk.topic("work")
     channel = topic.channel("c")
     assert fill(topic) == BACKLOG
@@ -180,7 +180,7 @@ def test_dead_letters_go_to_disk_if_need_be(on_disk: pynotify.Connection, answer
     assert dead.stats().unfinished == 0
 
 
-def test_an_ephemeral_channel_that_nobody_reads_makes_room(crowded: pynotify.Connection) -> None:
+def test_an_ephemeral_channel_that_is_not_read_makes_room(crowded: pynotify.Connection) -> None:
     topic = crowded.topic("t")
     fast = topic.channel("fast")
     tail = topic.channel("tail#ephemeral")

@@ -10,7 +10,7 @@ from receiving import PATIENCE, wait_until
 from sessions import EngineFactory
 
 
-def test_databases_that_nobody_is_connected_to(
+def test_databases_without_a_connection(
     engine: pynotify.Engine,
 ) -> None:
     assert engine.topics() == []
@@ -55,7 +55,7 @@ def test_every_slot_may_be_taken(make_engine: EngineFactory) -> None:
         assert [topic.name for topic in engine.topics()] == ["orders"]
 
 
-def test_what_is_due_counts_though_nobody_comes(
+def test_what_is_due_counts_though_no_consumer_comes(
     engine: pynotify.Engine, topic: pynotify.Topic, channel: pynotify.Channel
 ) -> None:
     topic.publish("soon", delay=0.001)

@@ -39,7 +39,7 @@ def test_fields(
 
 
 def test_bound_of_consumers(topic: pynotify.Topic) -> None:
-    """As the channel was made, whoever asks for it since."""
+    """As the channel was made, whatever is asked for since."""
     assert topic.channel("bound", max_consumers=3).stats().max_consumers == 3
     assert topic.channel("bound").stats().max_consumers == 3
 
@@ -76,7 +76,7 @@ def test_a_time_out_counts_for_both(topic: pynotify.Topic, connect: Connect) -> 
         assert channel.stats().timed_out == 1
 
 
-def test_statistics_are_true_though_nobody_waits(
+def test_statistics_are_true_though_no_consumer_waits(
     topic: pynotify.Topic, channel: pynotify.Channel, conn: pynotify.Connection
 ) -> None:
     """What is due has moved on when one looks."""

@@ -70,7 +70,7 @@ def test_max_consumers_must_agree(topic: pynotify.Topic) -> None:
 
 
 def test_other_options_lose_no_messages(segment_name: str) -> None:
-    """Nobody is connected, and still no segment is made anew while its topics hold messages."""
+    """No process is connected, and still the segment is kept while its topics hold messages."""
     with pynotify.connect(segment_name, max_consumers=10) as conn:
         conn.topic("t").channel("c")
         conn.topic("t").publish_many(["1", "2"])
@@ -367,7 +367,9 @@ def test_they_say_what_they_are(topic: pynotify.Topic, channel: pynotify.Channel
     assert (channel.topic, consumer.channel, consumer.max_in_flight) == (topic, channel, 1)
 
 
-def test_who_uses_no_topics_pays_nothing(make_engine: EngineFactory, connect: Connect) -> None:
+def test_a_segment_without_topics_pays_nothing(
+    make_engine: EngineFactory, connect: Connect
+) -> None:
     """The pages of the topics' area are taken by the first topic."""
     import os
 

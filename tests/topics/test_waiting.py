@@ -1,4 +1,4 @@
-"""Who waits for a message: threads, descriptors, signals; fairness; and what ends the waiting."""
+"""Waiting for a message: threads, descriptors, signals; fairness; and what ends the waiting."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_timeout_of_get(channel: pynotify.Channel) -> None:
 
 
 @pytest.mark.parametrize("how", ["consumer", "connection", "drain"])
-def test_closing_wakes_who_waits(
+def test_closing_wakes_waiting_consumers(
     conn: pynotify.Connection, channel: pynotify.Channel, how: str
 ) -> None:
     consumer = channel.consumer()
@@ -105,7 +105,7 @@ def test_closing_wakes_who_waits(
 
 
 @pytest.mark.parametrize("what", ["channel", "topic"])
-def test_deleting_wakes_who_waits(
+def test_deleting_wakes_waiting_consumers(
     topic: pynotify.Topic, channel: pynotify.Channel, connect: Connect, what: str
 ) -> None:
     consumer = connect().topic("orders").channel("billing").consumer()
@@ -117,7 +117,7 @@ def test_deleting_wakes_who_waits(
     consumer.close()
 
 
-def test_unpausing_and_room_wake_who_waits(
+def test_unpausing_and_room_wake_waiting_consumers(
     topic: pynotify.Topic, channel: pynotify.Channel
 ) -> None:
     channel.pause()
@@ -132,7 +132,7 @@ def test_unpausing_and_room_wake_who_waits(
 
 
 def test_threads_share_a_consumer(topic: pynotify.Topic, channel: pynotify.Channel) -> None:
-    """Each message once, whoever waits, looks, or finds nothing."""
+    """Each message once, to consumers that wait, look, or find nothing."""
     got: list[list[bytes]] = [[] for _ in range(5)]
     with channel.consumer(max_in_flight=10) as consumer:
 
@@ -322,7 +322,7 @@ def test_work_is_shared_out(topic: pynotify.Topic, connect: Connect) -> None:
     assert min(got) > 600, got
 
 
-def test_who_is_full_leaves_it_to_the_others(topic: pynotify.Topic, connect: Connect) -> None:
+def test_a_full_consumer_leaves_it_to_the_others(topic: pynotify.Topic, connect: Connect) -> None:
     busy = connect().topic("orders").channel("ch").consumer(max_in_flight=2)
     free = connect().topic("orders").channel("ch").consumer(max_in_flight=50)
     with busy, free:

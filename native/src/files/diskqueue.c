@@ -317,7 +317,7 @@ void pn_diskqueue_take_back(struct pn_diskqueue *q, struct pn_diskqueue_files *f
     snprintf(sentence, sizeof sentence, "%s", pn_error_message());
     pn_diskqueue_unstage(q, files);
     if (now.write_at != 0)
-        pn_recfile_release(&files->dir, now.write_file, now.write_at); /* else the next put does */
+        pn_recfile_release(&files->dir, now.write_file, now.write_at); /* else the next one does */
     pn_fail(pn_load_relaxed(&q->error), "%s", sentence);
 }
 
@@ -336,18 +336,6 @@ int pn_diskqueue_tidy(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
     const uint64_t end = pn_diskqueue_now(q)->read_file;
     bool all = q->starved != 0 || end - q->first_file <= PN_DISKQUEUE_TIDY;
     return remove_until(q, files, all ? end : q->first_file + PN_DISKQUEUE_TIDY);
-}
-
-int pn_diskqueue_put(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
-                     const struct pn_record_in *records, size_t n)
-{
-    uint64_t seq;
-    int rc = pn_diskqueue_stage(q, files, records, n, &seq);
-    if (rc == 0)
-        pn_diskqueue_commit(q, seq);
-    if (rc == 0 && q->first_file < pn_diskqueue_now(q)->read_file)
-        remove_until(q, files, pn_diskqueue_now(q)->read_file);
-    return rc;
 }
 
 /* ---- getting -------------------------------------------------------------------------------- */
@@ -433,24 +421,8 @@ static void tidy(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
     if (s.write_at == 0 || files->unmarked)
         return;
     const struct pn_recfile_mark mark = {s.read_at, s.read_seq, s.read_sum};
-    pn_recfile_set_mark(&files->dir, &files->reader.file, s.read_file, &mark);
+    pn_recfile_set_mark(&files->dir, &files->reader, s.read_file, &mark);
     PN_CRASH("diskqueue:marked");
-}
-
-void pn_diskqueue_replace(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t seq)
-{
-    const struct pn_diskqueue_state *now = pn_diskqueue_now(q);
-    struct pn_diskqueue_state *next = spare(q);
-    if (now->write_seq >= seq || next->write_seq != seq)
-        return;
-    next->read_file = now->write_file;
-    next->read_at = now->write_at;
-    next->read_seq = now->write_seq;
-    next->read_sum = now->write_sum;
-    flip(q);
-    PN_CRASH("diskqueue:replaced");
-    pn_recfile_reader_forget(&files->reader); /* it has read another file */
-    tidy(q, files);
 }
 
 void pn_diskqueue_end(const struct pn_diskqueue *q, bool staged, struct pn_diskqueue_cursor *cursor)
@@ -532,25 +504,6 @@ int pn_diskqueue_look(const struct pn_diskqueue *q, struct pn_diskqueue_files *f
     return rc;
 }
 
-int64_t pn_diskqueue_peek(const struct pn_diskqueue *q, struct pn_diskqueue_files *files,
-                          uint64_t skip, uint32_t max, pn_diskqueue_take *take, void *arg)
-{
-    struct pn_diskqueue_cursor cursor = {0};
-    struct pn_record_out record;
-    int64_t seen = 0;
-    int rc = 1;
-    while (rc == 1 && seen < max) {
-        rc = pn_diskqueue_look(q, files, &cursor, &record);
-        if (rc == -EAGAIN)
-            rc = 1;
-        else if (rc == 1 && skip > 0)
-            skip--;
-        else if (rc == 1 && (rc = take(arg, &record)) == 1)
-            seen++;
-    }
-    return rc < 0 ? rc : seen;
-}
-
 /* ---- from the files ------------------------------------------------------------------------- */
 
 struct numbers {
@@ -596,7 +549,7 @@ static int find_begin(struct pn_diskqueue_files *files, uint64_t number,
                       struct pn_diskqueue_state *s)
 {
     struct pn_recfile_mark mark;
-    int rc = pn_recfile_get_mark(&files->dir, &files->peeker.file, number, &mark);
+    int rc = pn_recfile_get_mark(&files->dir, &files->peeker, number, &mark);
     if (rc < 0)
         return rc;
     s->read_file = number;

@@ -4,7 +4,8 @@
  *     struct pn_diskqueue *q = in shared memory;          pn_diskqueue_init(q, base, max_file);
  *     struct pn_diskqueue_files files;                    one per process
  *     rc = pn_diskqueue_open(&files, &dir, longest);
- *     rc = pn_diskqueue_put(q, &files, records, n);       all of them or none
+ *     rc = pn_diskqueue_stage(q, &files, records, n, &seq);
+ *     pn_diskqueue_commit(q, seq);                        all of them or none
  *     n = pn_diskqueue_get(q, &files, 100, take, arg);    take() makes each one its own
  *     pn_diskqueue_close(&files);
  *
@@ -69,14 +70,10 @@ int pn_diskqueue_open(struct pn_diskqueue_files *files, const struct pn_segfile_
                       uint32_t longest);
 void pn_diskqueue_close(struct pn_diskqueue_files *files);
 
-/* -ENOSPC, -EDQUOT, -EIO, -EFBIG, -EMFILE ...: nothing was put. */
-int pn_diskqueue_put(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
-                     const struct pn_record_in *records, size_t n);
-
 /*
- * The same in two steps for a caller with a commit point of its own between them: whatever happens
- * to the queue after stage() and before commit() takes back what was staged.  *seq says which it
- * was.
+ * Put records, in two steps for a caller with a commit point of its own between them: whatever
+ * happens to the queue after stage() and before commit() takes back what was staged.  *seq says
+ * which it was.  -ENOSPC, -EDQUOT, -EIO, -EFBIG, -EMFILE ...: nothing was staged.
  */
 int pn_diskqueue_stage(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
                        const struct pn_record_in *records, size_t n, uint64_t *seq);
@@ -85,8 +82,6 @@ int pn_diskqueue_stage_more(struct pn_diskqueue *q, struct pn_diskqueue_files *f
                             const struct pn_record_in *records, size_t n, uint64_t *seq);
 /* May be called again, also by a successor: does nothing if that was committed. */
 void pn_diskqueue_commit(struct pn_diskqueue *q, uint64_t seq);
-/* The same, and what stood before what was staged is forgotten, all at once. */
-void pn_diskqueue_replace(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t seq);
 
 /* For at_begin(): records that are committed with those which the file was begun for. */
 int pn_diskqueue_write(struct pn_diskqueue_writing *w, const struct pn_record_in *records,
@@ -122,9 +117,6 @@ int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *file
  */
 void pn_diskqueue_pass(struct pn_diskqueue *q, uint64_t file, uint64_t at, uint64_t seq,
                        uint64_t sum);
-/* The same without forgetting; and without the oldest `skip`.  -errno: not all were handed out. */
-int64_t pn_diskqueue_peek(const struct pn_diskqueue *q, struct pn_diskqueue_files *files,
-                          uint64_t skip, uint32_t max, pn_diskqueue_take *take, void *arg);
 
 /* A place in it, for a caller that looks through it and lets others in between; zeros: at its
  * beginning. */

@@ -566,11 +566,6 @@ void pn_latlog_append_words(pn_latlog *log, const struct pn_latwords *words)
     __builtin_prefetch(record_at(seg, seg->n), 1);
 }
 
-uint64_t pn_latlog_dropped(const pn_latlog *log)
-{
-    return log->dropped;
-}
-
 /* ---- opening and closing --------------------------------------------------------------- */
 
 static void describe_process(pn_latlog *log)

@@ -210,8 +210,6 @@ void pn_latlog_close(pn_latlog *log);
 /* Unmaps and frees without writing a byte: for the child of a fork. NULL is allowed. */
 void pn_latlog_abandon(pn_latlog *log);
 
-uint64_t pn_latlog_dropped(const pn_latlog *log);
-
 /* The most bytes that the files of its directory may have together (default 4 GiB): of whatever
  * process, the oldest that no process writes go (latency_room.h). */
 void pn_latlog_limit(pn_latlog *log, uint64_t bytes);

@@ -132,6 +132,17 @@ static int ensure(const struct pn_segfile_dir *dir, struct pn_recfile *file, uin
     return 0;
 }
 
+/* The same of a reader, which forgets the bytes of another file. */
+static int ensure_read(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+                       uint64_t number, struct stat *st)
+{
+    const struct pn_recfile before = reader->file;
+    int rc = ensure(dir, &reader->file, number, st);
+    if (before.fd != reader->file.fd || before.number != number || before.ino != reader->file.ino)
+        reader->length = 0;
+    return rc;
+}
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 int pn_recfile_make(const struct pn_segfile_dir *dir, uint64_t number, uint64_t seq, uint64_t sum,
@@ -402,14 +413,11 @@ static int grow(struct pn_recfile_reader *r, uint32_t length)
 int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
                     uint64_t number, uint64_t at, uint64_t end, struct pn_record_out *out)
 {
-    struct pn_recfile before = reader->file;
     struct record_header h;
     struct stat st;
-    int rc = ensure(dir, &reader->file, number, &st);
+    int rc = ensure_read(dir, reader, number, &st);
     if (rc != 0)
         return rc;
-    if (before.fd != reader->file.fd || before.number != number || before.ino != reader->file.ino)
-        reader->length = 0;
     end = end < (uint64_t) st.st_size ? end : (uint64_t) st.st_size;
     at = (at + 7) & ~(uint64_t) 7;
     if (at >= end)
@@ -460,15 +468,15 @@ static int newest_mark(const struct pn_segfile_dir *dir, int fd, uint64_t number
     return newest < 0 ? -ENODATA : newest;
 }
 
-int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
-                        const struct pn_recfile_mark *mark)
+int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+                        uint64_t number, const struct pn_recfile_mark *mark)
 {
     struct file_mark both[2];
     struct stat st;
-    int rc = ensure(dir, file, number, &st);
+    int rc = ensure_read(dir, reader, number, &st);
     if (rc != 0)
         return rc;
-    int newest = newest_mark(dir, file->fd, number, both);
+    int newest = newest_mark(dir, reader->file.fd, number, both);
     if (newest < 0 && newest != -ENODATA)
         return newest;
     struct file_mark next = {mark->at, mark->seq, mark->sum, newest < 0 ? 1 : both[newest].turn + 1,
@@ -476,27 +484,27 @@ int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile *fil
     next.crc = mark_crc(dir, number, &next);
     struct iovec one = {.iov_base = &next, .iov_len = sizeof next};
     off_t at = (off_t) (sizeof(struct file_header) + (newest == 0 ? sizeof next : 0));
-    rc = pn_data_file_write(file->fd, &one, 1, at);
+    rc = pn_data_file_write(reader->file.fd, &one, 1, at);
     return rc == 0 ? 0 : failed(dir, number, "write to", -rc);
 }
 
-int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
-                        struct pn_recfile_mark *mark)
+int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+                        uint64_t number, struct pn_recfile_mark *mark)
 {
     struct file_header h;
     struct file_mark both[2];
     struct stat st;
-    int rc = ensure(dir, file, number, &st);
+    int rc = ensure_read(dir, reader, number, &st);
     if (rc != 0)
         return rc;
-    int newest = newest_mark(dir, file->fd, number, both);
+    int newest = newest_mark(dir, reader->file.fd, number, both);
     if (newest >= 0 && both[newest].at >= PN_RECFILE_START && both[newest].at % 8 == 0) {
         *mark = (struct pn_recfile_mark) {both[newest].at, both[newest].seq, both[newest].sum};
         return 0;
     }
     if (newest < 0 && newest != -ENODATA)
         return newest;
-    rc = pn_data_file_read(file->fd, &h, sizeof h, 0);
+    rc = pn_data_file_read(reader->file.fd, &h, sizeof h, 0);
     if (rc != 0 && rc != -ENODATA)
         return failed(dir, number, "read", -rc);
     if (rc != 0 || h.magic != FILE_MAGIC || h.instance != dir->instance || h.number != number ||

@@ -112,11 +112,11 @@ enum pn_recfile_found {
 int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
                     uint64_t number, uint64_t at, uint64_t end, struct pn_record_out *out);
 
-int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
-                        const struct pn_recfile_mark *mark);
+int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+                        uint64_t number, const struct pn_recfile_mark *mark);
 /* *mark: of the newest one that is whole, or the file's first record if its header is; else 1. */
-int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
-                        struct pn_recfile_mark *mark);
+int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+                        uint64_t number, struct pn_recfile_mark *mark);
 
 int pn_recfile_sync(const struct pn_segfile_dir *dir, uint64_t number); /* fdatasync() */
 int pn_recfile_sync_fd(const struct pn_segfile_dir *dir, uint64_t number, int fd);

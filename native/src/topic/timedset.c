@@ -10,7 +10,7 @@
  * 3. Each entry's position stands in its delivery as well, so that any can be removed.
  * 4. Room is promised first (reserve), where nothing may fail later: a publish with a delay, a
  *    requeue in a transaction that is prepared.  So entries and promises together have pages, and
- *    add, remove and pop only move entries.  One page more than that is kept, so that a set whose
+ *    add and lend only move entries.  One page more than that is kept, so that a set whose
  *    size goes to and fro does not take and give pages; an empty set has none.
  * 5. Equal times are in the order of ids, as long as these do not wrap around in 32 bits.
  * 6. Everything is derived.  A kill leaves a heap with an entry twice or in no order, and recovery
@@ -320,36 +320,23 @@ static void take_out(struct pn_arena *mem, struct pn_timedset *set, uint32_t pos
     sift_down(mem, set, entry, position, last);
 }
 
-static bool remove_entry(struct pn_arena *mem, struct pn_timedset *set, uint32_t ref)
+void pn_timedset_lend_locked(struct pn_arena *mem, struct pn_timedset *set, uint32_t ref)
 {
+    pn_assert_arena_held(mem);
     uint32_t *back = position_of(mem, ref);
     if (back != NULL && *back == 0)
-        return false;
+        return;
     struct pn_timed *entry = NULL;
     if (back != NULL && *back >= ROOT && *back - ROOT < set->n)
         entry = entry_at(mem, set, *back);
     if (entry == NULL || entry->ref != ref) {
         broken(mem, ref);
-        return false;
+        return;
     }
     uint32_t position = *back;
     *back = 0;
     take_out(mem, set, position);
-    return true;
-}
-
-void pn_timedset_remove_locked(struct pn_arena *mem, struct pn_timedset *set, uint32_t ref)
-{
-    pn_assert_arena_held(mem);
-    if (remove_entry(mem, set, ref))
-        shrink(mem, set);
-}
-
-void pn_timedset_lend_locked(struct pn_arena *mem, struct pn_timedset *set, uint32_t ref)
-{
-    pn_assert_arena_held(mem);
-    if (remove_entry(mem, set, ref))
-        set->reserved++;
+    set->reserved++;
 }
 
 /* ---- looking --------------------------------------------------------------------------------- */
@@ -358,22 +345,6 @@ bool pn_timedset_first(const struct pn_arena *mem, const struct pn_timedset *set
                        struct pn_timed *out)
 {
     return pn_timedset_entry(mem, set, 0, out);
-}
-
-bool pn_timedset_pop_locked(struct pn_arena *mem, struct pn_timedset *set, struct pn_timed *out)
-{
-    pn_assert_arena_held(mem);
-    if (!pn_timedset_first(mem, set, out))
-        return false;
-    uint32_t *back = position_of(mem, out->ref);
-    if (back == NULL) {
-        broken(mem, out->ref);
-        return false;
-    }
-    *back = 0;
-    take_out(mem, set, ROOT);
-    shrink(mem, set);
-    return true;
 }
 
 bool pn_timedset_entry(const struct pn_arena *mem, const struct pn_timedset *set, uint32_t i,

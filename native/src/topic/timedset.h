@@ -21,16 +21,13 @@ void pn_timedset_unreserve_locked(struct pn_arena *mem, struct pn_timedset *set,
 
 /* Cannot fail: room was reserved.  (Like all below, it poisons if the segment is corrupt.) */
 void pn_timedset_add_locked(struct pn_arena *mem, struct pn_timedset *set, struct pn_timed entry);
-/* The entry of a delivery; nothing if it has none. */
-void pn_timedset_remove_locked(struct pn_arena *mem, struct pn_timedset *set, uint32_t ref);
-/* The same, with its room: it comes back, and must not fail then. */
+/* Take out the entry of a delivery, nothing if it has none.  Its room stays promised: it comes
+ * back, and must not fail then, or the promise is given back. */
 void pn_timedset_lend_locked(struct pn_arena *mem, struct pn_timedset *set, uint32_t ref);
 
 /* The earliest; false: empty. */
 bool pn_timedset_first(const struct pn_arena *mem, const struct pn_timedset *set,
                        struct pn_timed *out);
-/* ... and take it out. */
-bool pn_timedset_pop_locked(struct pn_arena *mem, struct pn_timedset *set, struct pn_timed *out);
 
 /*
  * Those that are due by `now`, one a call and in no order: *at is 0 at first.  Looks at no more

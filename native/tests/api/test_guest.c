@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "engine.h"
+#include "pair.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -10,26 +10,6 @@
 #include "base/os.h"
 #include "wakeup/send.h"
 #include "queue/queue.h"
-
-static pn_engine *engine;
-static pn_conn *a, *b;
-
-static void two_connections(const pn_options *o)
-{
-    engine = test_engine(o);
-    a = test_connect(engine);
-    b = test_connect(engine);
-}
-
-static void done(void)
-{
-    CHECK_ENGINE(engine);
-    pn_conn_close(a);
-    pn_conn_close(b);
-    CHECK_EQ(test_stat(engine).subscriptions, 0);
-    CHECK_ENGINE(engine);
-    pn_engine_close(engine);
-}
 
 /* ---- LISTEN and SUBSCRIBE -------------------------------------------------------------------- */
 
@@ -64,7 +44,7 @@ static void check_routes(int line, pn_conn *conn, const char *want)
 
 static void test_each_route_is_owed_from_its_own_commit_on(void)
 {
-    two_connections(NULL);
+    two_connections();
     test_listen(a, "c");
     CHECK_OK(test_notify(b, "c", "1"));
     subscribe(a, "c");
@@ -90,7 +70,7 @@ static void test_each_route_is_owed_from_its_own_commit_on(void)
 
 static void test_unlisten_all_leaves_subscriptions_alone(void)
 {
-    two_connections(NULL);
+    two_connections();
     subscribe(a, "s");
     test_listen(a, "l");
     subscribe(a, "l");
@@ -109,7 +89,7 @@ static void test_unlisten_all_leaves_subscriptions_alone(void)
 /* From one route to the other in one transaction: the subscription stays, nothing is missed. */
 static void test_changing_the_route(void)
 {
-    two_connections(NULL);
+    two_connections();
     test_listen(a, "c");
     pn_txn *txn = test_begin(a);
     CHECK_OK(pn_txn_unlisten(txn, "c", 1));
@@ -149,7 +129,7 @@ static void holder(void *arg)
 
 static void test_never_waiting_for_the_lock(void)
 {
-    two_connections(NULL);
+    two_connections();
     CHECK_EQ(pipe(up), 0);
     CHECK_EQ(pipe(down), 0);
     test_listen(a, "c");
@@ -180,7 +160,7 @@ static void test_never_waiting_for_room(void)
     pn_options o = test_options();
     o.on_full = PN_FULL_BLOCK;
     o.full_timeout_ns = 60000000000ULL;
-    two_connections(&o);
+    two_connections_of(&o);
     test_listen(a, "c");
     pn_set_never_wait(1);
     int rc;
@@ -217,7 +197,7 @@ static void *waiter(void *arg)
 
 static void test_an_interruption_ends_one_wait(void)
 {
-    two_connections(NULL);
+    two_connections();
     test_listen(a, "c");
     pn_conn_interrupt_wait(a); /* before it waits: not lost, by a poll() neither */
     CHECK_POLL(a, "");
@@ -245,7 +225,7 @@ static void test_an_interruption_ends_one_wait(void)
 static void test_a_post_lasts_until_the_next_poll(void)
 {
     pthread_t thread;
-    two_connections(NULL);
+    two_connections();
     test_listen(a, "c");
     struct pollfd p = {.fd = pn_fileno(a), .events = POLLIN};
     CHECK(p.fd >= 0);
@@ -310,7 +290,7 @@ static void asked(void *arg)
 
 static void test_asking_for_a_stack(void)
 {
-    two_connections(NULL);
+    two_connections();
     CHECK_EQ(pipe(up), 0);
     pid_t pid = spawn(asked, NULL);
     test_hear(up);
@@ -342,7 +322,7 @@ static void listens_until_end(void *arg)
 static void test_no_other_signal_is_sent_than_one_that_wakes(void)
 {
     const int scribbled[] = {SIGKILL, SIGTERM, SIGABRT, SIGSTOP, SIGRTMIN + 7, 64 + 1, -1};
-    two_connections(NULL);
+    two_connections();
     CHECK_EQ(pipe(up), 0);
     pid_t pid = spawn(listens_until_end, NULL);
     test_hear(up);
@@ -364,7 +344,7 @@ static void test_no_other_signal_is_sent_than_one_that_wakes(void)
 static void test_a_forked_child_does_not_wait_for_a_lock_of_its_parent(void)
 {
     char text[64];
-    two_connections(NULL);
+    two_connections();
     test_listen(a, "c");
     pthread_mutex_lock(&a->recv_mutex);
     pthread_mutex_lock(&a->notice_mutex);

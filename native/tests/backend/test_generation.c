@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "engine.h"
+#include "pair.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -16,25 +16,6 @@ enum { TRANSACTIONS = 2000 };
 #else
 enum { TRANSACTIONS = 20000 };
 #endif
-
-static pn_engine *engine;
-static pn_conn *a, *b;
-
-static void two_connections(const pn_options *o)
-{
-    engine = test_engine(o);
-    a = test_connect(engine);
-    b = test_connect(engine);
-}
-
-static void done(void)
-{
-    CHECK_ENGINE(engine);
-    pn_conn_close(a);
-    pn_conn_close(b);
-    CHECK_ENGINE(engine);
-    pn_engine_close(engine);
-}
 
 static uint32_t counter(pn_conn *conn, const char *name)
 {
@@ -58,7 +39,7 @@ static void bump(pn_txn *txn, uint32_t index, int n)
 
 static void test_a_name_is_a_counter(void)
 {
-    two_connections(NULL);
+    two_connections();
     uint32_t users = counter(a, "users"), orders = counter(b, "orders");
     CHECK(users != orders);
     CHECK_EQ(counter(b, "users"), users);
@@ -84,7 +65,7 @@ static int64_t wall_ns(void)
 
 static void test_when_a_counter_changed(void)
 {
-    two_connections(NULL);
+    two_connections();
     uint32_t g = counter(a, "g"), h = counter(a, "h");
     CHECK_EQ(pn_generation_changed_ns(engine, g), 0);
     CHECK_EQ(pn_generation_changed_ns(engine, UINT32_MAX), 0);
@@ -112,7 +93,7 @@ static void test_names_follow_the_rule_for_channels(void)
 {
     char name[64];
     uint32_t index;
-    two_connections(NULL);
+    two_connections();
     memset(name, 'n', sizeof name);
     CHECK_OK(pn_generation(a, name, 63, &index));
     CHECK_EQ(pn_generation(a, name, 64, &index), -PN_ECHANNELNAME);
@@ -125,7 +106,7 @@ static void test_names_follow_the_rule_for_channels(void)
 static void test_databases_do_not_share_them(void)
 {
     pn_conn *other;
-    two_connections(NULL);
+    two_connections();
     CHECK_OK(pn_connect(engine, "elsewhere", 9, 0, NULL, &other));
     uint32_t here = counter(a, "users"), there = counter(other, "users");
     CHECK(here != there);
@@ -150,7 +131,7 @@ static void test_full_table(void)
     uint32_t index[N], extra;
     char name[16];
     o.max_generations = N;
-    two_connections(&o);
+    two_connections_of(&o);
     for (int i = 0; i < N; i++) {
         snprintf(name, sizeof name, "counter%d", i);
         index[i] = counter(a, name);
@@ -209,7 +190,7 @@ static void *look_up(void *arg)
 static void test_looking_up_needs_no_lock(void)
 {
     pthread_t thread;
-    two_connections(NULL);
+    two_connections();
     uint32_t there = counter(a, "there");
     CHECK_OK(pn_lock_acquire(test_inside(), &test_hold, PN_LOCK_FOREVER));
     CHECK_EQ(pthread_create(&thread, NULL, look_up, &there), 0);
@@ -223,7 +204,7 @@ static void test_looking_up_needs_no_lock(void)
 
 static void test_bumps_take_effect_at_commit(void)
 {
-    two_connections(NULL);
+    two_connections();
     test_listen(b, "c");
     uint32_t g = counter(a, "g"), h = counter(a, "h");
     pn_txn *txn = test_begin(a);
@@ -250,7 +231,7 @@ static void test_bumps_take_effect_at_commit(void)
 /* Every bump counts, however they lie around savepoints. */
 static void test_savepoints(void)
 {
-    two_connections(NULL);
+    two_connections();
     uint32_t g = counter(a, "g"), h = counter(a, "h");
     pn_txn *txn = test_begin(a);
     bump(txn, g, 1);
@@ -284,7 +265,7 @@ static void test_savepoints_at_random(void)
     enum { COUNTERS = 4, DEPTH = 6 };
     uint64_t seed = 12345, want[COUNTERS] = {0}, level[DEPTH + 1][COUNTERS];
     uint32_t g[COUNTERS];
-    two_connections(NULL);
+    two_connections();
     for (int i = 0; i < COUNTERS; i++) {
         char name[8];
         snprintf(name, sizeof name, "g%d", i);
@@ -327,7 +308,7 @@ static void test_savepoints_at_random(void)
 
 static void test_prepare(void)
 {
-    two_connections(NULL);
+    two_connections();
     uint32_t g = counter(a, "g");
     pn_txn *txn = test_begin(a);
     bump(txn, g, 2);
@@ -368,7 +349,7 @@ static void fill_up(void)
 static void test_full_queue(void)
 {
     pn_batch *batch = pn_batch_new();
-    two_connections(NULL);
+    two_connections();
     uint32_t g = counter(a, "g"), h = counter(a, "h");
     fill_up();
     CHECK_EQ(pn_bump(a, g), -PN_EQUEUEFULL);
@@ -392,7 +373,7 @@ static void test_prepared_bumps_fit(void)
     pn_batch *batch = pn_batch_new();
     uint32_t g[COUNTERS];
     uint64_t committed = 0;
-    two_connections(NULL);
+    two_connections();
     test_listen(b, "c");
     for (int i = 0; i < COUNTERS; i++) {
         char name[8];
@@ -427,7 +408,7 @@ static void test_too_large(void)
     enum { COUNTERS = 10000 };
     pn_options o = test_options();
     o.max_generations = COUNTERS;
-    two_connections(&o);
+    two_connections_of(&o);
     pn_txn *txn = test_begin(a);
     for (int i = 0; i < COUNTERS; i++) {
         char name[16];
@@ -449,7 +430,7 @@ static void test_a_bump_alone_concerns_no_process(void)
     for (uint32_t signaling = PN_SIGNAL_TARGETED; signaling <= PN_SIGNAL_BROADCAST; signaling++) {
         pn_options o = test_options();
         o.signaling = signaling;
-        two_connections(&o);
+        two_connections_of(&o);
         test_listen(b, "c");
         uint32_t g = counter(a, "g");
         CHECK_POLL(b, "");
@@ -469,7 +450,7 @@ static void test_a_bump_alone_concerns_no_process(void)
 static void test_reading_around_bumps(void)
 {
     pn_batch *batch = pn_batch_new();
-    two_connections(NULL);
+    two_connections();
     test_listen(b, "c");
     uint32_t g = counter(a, "g");
     for (int i = 0; i < 6; i++) {
@@ -573,7 +554,7 @@ static void test_readers_and_writers_at_once(void)
 {
     pthread_t thread[WRITERS + READERS];
     _Atomic(int) listening = 0;
-    two_connections(NULL);
+    two_connections();
     both[0] = counter(a, "g");
     both[1] = counter(a, "h");
     atomic_store(&writing, WRITERS);
@@ -609,7 +590,7 @@ static void *make_all(void *arg)
 static void test_made_by_several_at_once(void)
 {
     pthread_t thread[4];
-    two_connections(NULL);
+    two_connections();
     for (int i = 0; i < 4; i++)
         CHECK_EQ(pthread_create(&thread[i], NULL, make_all, NULL), 0);
     for (int i = 0; i < 4; i++)
@@ -644,7 +625,7 @@ static void forge(pn_conn *conn, enum pn_entry_kind kind, uint32_t index, uint64
 static void poisoned_by(enum pn_entry_kind kind, uint32_t index, uint64_t to, const char *why)
 {
     pn_batch *batch = pn_batch_new();
-    two_connections(NULL);
+    two_connections();
     test_listen(b, "c");
     counter(a, "g");
     forge(a, kind, index, to);
@@ -667,7 +648,7 @@ static void test_impossible_entries_poison(void)
 static void test_check_finds_what_is_wrong(void)
 {
     char problems[4096];
-    two_connections(NULL);
+    two_connections();
     uint32_t g = counter(a, "g");
     struct pn_generation *inside = pn_generation_at(test_inside(), g);
     CHECK_OK(pn_bump(a, g));

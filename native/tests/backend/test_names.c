@@ -5,25 +5,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "engine.h"
-
-static pn_engine *engine;
-static pn_conn *a, *b;
-
-static void two_connections(void)
-{
-    engine = test_engine(NULL);
-    a = test_connect(engine);
-    b = test_connect(engine);
-}
-
-static void done(void)
-{
-    CHECK_ENGINE(engine);
-    pn_conn_close(a);
-    pn_conn_close(b);
-    pn_engine_close(engine);
-}
+#include "pair.h"
 
 static pn_txn *begun(pn_conn *conn, int (*add)(pn_txn *, const char *, size_t), const char *name)
 {

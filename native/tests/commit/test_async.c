@@ -2,28 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "engine.h"
-
-static pn_engine *engine;
-static pn_conn *a, *b;
-
-static void two_connections(void)
-{
-    engine = test_engine(NULL);
-    a = test_connect(engine);
-    b = test_connect(engine);
-}
-
-static void done(void)
-{
-    CHECK_ENGINE(engine);
-    pn_conn_close(a);
-    pn_conn_close(b);
-    CHECK_EQ(test_stat(engine).backends, 0);
-    CHECK_EQ(test_stat(engine).subscriptions, 0);
-    CHECK_ENGINE(engine);
-    pn_engine_close(engine);
-}
+#include "pair.h"
 
 static void notify_in(pn_txn *txn, const char *channel, const char *payload)
 {

@@ -2,32 +2,19 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "engine.h"
+#include "pair.h"
 
 #include "queue/entry.h"
 
-static pn_engine *engine;
-static pn_conn *a, *b;
-
-static void two_connections_of(const pn_options *o)
+static void listener_and_other_of(const pn_options *o)
 {
-    engine = test_engine(o);
-    a = test_connect(engine);
-    b = test_connect(engine);
+    two_connections_of(o);
     test_listen(a, "c");
 }
 
-static void two_connections(void)
+static void listener_and_other(void)
 {
-    two_connections_of(NULL);
-}
-
-static void done(void)
-{
-    CHECK_ENGINE(engine);
-    pn_conn_close(a);
-    pn_conn_close(b);
-    pn_engine_close(engine);
+    listener_and_other_of(NULL);
 }
 
 static pn_notify_in one(const char *channel, const char *payload, const uint32_t *len,
@@ -87,7 +74,7 @@ static const char *read_all(pn_conn *conn)
 
 static void test_they_come_with_their_payload(void)
 {
-    two_connections();
+    listener_and_other();
     pn_batch *batch = pn_batch_new();
     CHECK_OK(test_notify(b, "c", "0"));
     CHECK_OK(send_in(NULL, "1", "h1"));
@@ -111,7 +98,7 @@ static void test_many_of_them(void)
     enum { N = 1000 };
     pn_batch *batch = pn_batch_new();
     char payload[16], headers[16], text[300];
-    two_connections();
+    listener_and_other();
     for (int i = 0; i < N; i++) {
         snprintf(payload, sizeof payload, "%d", i);
         snprintf(headers, sizeof headers, "h%d", i);
@@ -138,7 +125,7 @@ static void test_many_of_them(void)
 /* What is a duplicate is said by channel and payload alone; the first stays. */
 static void test_they_make_no_difference_to_duplicates(void)
 {
-    two_connections();
+    listener_and_other();
     pn_txn *txn = test_begin(b);
     CHECK_OK(pn_txn_notify(txn, "c", 1, "1", 1));
     CHECK_OK(send_in(txn, "1", "late"));
@@ -155,7 +142,7 @@ static void test_they_make_no_difference_to_duplicates(void)
 
 static void test_rolled_back_they_are_gone(void)
 {
-    two_connections();
+    listener_and_other();
     pn_txn *txn = test_begin(b);
     CHECK_OK(send_in(txn, "1", "h1"));
     CHECK_EQ(pn_txn_savepoint(txn), 1);
@@ -181,7 +168,7 @@ static void test_of_many_each_has_them(void)
     pn_notify_in in = one("c", "12213", lens, "all");
     uint64_t queued;
     in.n = 4;
-    two_connections();
+    listener_and_other();
     CHECK_OK(pn_notify_headers(b, NULL, &in, &queued));
     CHECK_EQ(queued, 3);
     READS(read_all(a), "1{all} 22{all} 3{all}");
@@ -202,7 +189,7 @@ static void test_prepared(void)
     char payload[8] = "p", headers[301];
     memset(headers, 'h', 300);
     headers[300] = '\0';
-    two_connections();
+    listener_and_other();
     pn_txn *txn = test_begin(b);
     for (int i = 0; i < 100; i++) {
         payload[1] = (char) ('0' + i / 10);
@@ -234,7 +221,7 @@ static void test_bounds(void)
     o.max_payload = sizeof payload;
     memset(payload, 'p', sizeof payload);
     memset(headers, 'h', sizeof headers);
-    two_connections_of(&o);
+    listener_and_other_of(&o);
     pn_notify_in in = {.channel = "c", .channel_len = 1, .payloads = payload, .lens = &len, .n = 1};
     in.headers = headers;
     for (uint32_t n = 1; n <= PN_NOTIFY_HEADERS_MAX; n = n == 1 ? 135 : n < 140 ? n + 1 : n * 2) {
@@ -262,7 +249,7 @@ static void test_too_large_for_the_queue(void)
     static char headers[PN_NOTIFY_HEADERS_MAX];
     pn_options o = test_options();
     o.max_payload = (o.queue_pages - 1) * PN_QUEUE_PAGE / 2;
-    two_connections_of(&o);
+    listener_and_other_of(&o);
     char *payload = calloc(1, o.max_payload);
     uint32_t len = o.max_payload;
     uint64_t queued;
@@ -287,7 +274,7 @@ static void test_a_full_queue(void)
     int rc, n = 0;
     memset(headers, 'h', 700);
     headers[700] = '\0';
-    two_connections();
+    listener_and_other();
     do {
         snprintf(payload, sizeof payload, "%d", n);
         rc = send_in(NULL, payload, headers);
@@ -311,7 +298,7 @@ static void test_a_full_queue(void)
 
 static void test_by_a_pattern(void)
 {
-    two_connections();
+    listener_and_other();
     pn_txn *txn = test_begin(a);
     CHECK_OK(pn_txn_unlisten(txn, "c", 1));
     CHECK_OK(pn_txn_listen_pattern(txn, "?", 1));
@@ -328,7 +315,7 @@ static void test_from_copies(void)
     char payload[16], headers[16];
     pn_options o = test_options();
     o.on_full = PN_FULL_DROP_SLOWEST;
-    two_connections_of(&o);
+    listener_and_other_of(&o);
     for (int i = 0; i < 5000; i++) {
         snprintf(payload, sizeof payload, "%d", i);
         snprintf(headers, sizeof headers, "h%d", i);
@@ -350,7 +337,7 @@ static void test_from_copies(void)
 static void test_a_check_looks_at_them(void)
 {
     char problems[4096];
-    two_connections();
+    listener_and_other();
     CHECK_OK(pn_notify(b, "c", 1, "payload", 7));
     AsyncQueueEntry *qe = (void *) pn_ring_at(test_inside(), 0);
     CHECK_EQ(qe->kind, PN_ENTRY_NOTIFY);

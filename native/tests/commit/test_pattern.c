@@ -2,35 +2,9 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "engine.h"
+#include "pair.h"
 
 #include <sys/wait.h>
-
-static pn_engine *engine;
-static pn_conn *a, *b;
-
-static void two_connections_of(const pn_options *o)
-{
-    engine = test_engine(o);
-    a = test_connect(engine);
-    b = test_connect(engine);
-}
-
-static void two_connections(void)
-{
-    two_connections_of(NULL);
-}
-
-static void done(void)
-{
-    CHECK_ENGINE(engine);
-    pn_conn_close(a);
-    pn_conn_close(b);
-    CHECK_EQ(test_stat(engine).subscriptions, 0);
-    CHECK_EQ(test_stat(engine).patterns, 0);
-    CHECK_ENGINE(engine);
-    pn_engine_close(engine);
-}
 
 typedef int on_name(pn_txn *txn, const char *name, size_t len);
 

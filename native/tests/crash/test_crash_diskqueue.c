@@ -1,5 +1,5 @@
 /*
- * A process that puts, gets, replaces and empties is killed at each label of diskqueue.c and
+ * A process that puts, gets, forgets and empties is killed at each label of diskqueue.c and
  * recfile.c, at its first and at later hits.  Its successor finds every record that was put, each
  * once, but that one whose taker was killed before the queue had moved on is given again; so does
  * one that finds nothing but the files.
@@ -21,10 +21,10 @@ static uint32_t nth;
 
 enum { ROUNDS = 80 };
 
-/* Behind the others, or in place of them. */
+/* Behind the others, or in place of them: these are forgotten then. */
 static int put_some(uint64_t first, size_t n, bool instead)
 {
-    uint64_t seq;
+    struct pn_diskqueue_cursor before;
     static struct pn_record_in records[8];
     static uint8_t bodies[8][LONGEST];
     for (size_t i = 0; i < n; i++) {
@@ -34,11 +34,10 @@ static int put_some(uint64_t first, size_t n, bool instead)
         records[i].parts = 1;
         records[i].part[0] = (struct iovec) {bodies[i], length};
     }
-    if (!instead)
-        return pn_diskqueue_put(q, &files, records, n);
-    int rc = pn_diskqueue_stage(q, &files, records, n, &seq);
-    if (rc == 0)
-        pn_diskqueue_replace(q, &files, seq);
+    pn_diskqueue_end(q, false, &before);
+    int rc = put_records(records, n);
+    if (rc == 0 && instead)
+        pn_diskqueue_forget(q, &files, &before);
     return rc;
 }
 

@@ -3,7 +3,7 @@
  * listener that dies, or is stopped, in its handler between `owed` and its latch; and a slot that
  * changes hands between the flags and the signal (send.c).
  */
-#include "engine.h"
+#include "children.h"
 
 #include <poll.h>
 #include <sys/timerfd.h>
@@ -12,10 +12,6 @@
 #include "wakeup/send.h"
 
 enum { SLOTS = 3 };
-
-static pn_engine *engine;
-static pn_conn *mine;
-static int up[2], notify[2];
 
 /* Asleep, with a descriptor that no timer makes readable. */
 static int asleep(pn_conn *conn)
@@ -62,37 +58,18 @@ static void listener(void *label)
     }
 }
 
-static void begin(void)
-{
-    CHECK_EQ(pipe(up), 0);
-    CHECK_EQ(pipe(notify), 0);
-    engine = test_engine(NULL);
-    mine = test_connect(engine);
-}
-
-static void end(void)
-{
-    CHECK_ENGINE(engine);
-    pn_conn_close(mine);
-    pn_engine_close(engine);
-    for (int i = 0; i < 2; i++) {
-        close(up[i]);
-        close(notify[i]);
-    }
-}
-
 /* It has connected before the others: that would wake them, if they watch. */
 static void notify_when_told(void *label)
 {
     pn_conn *conn = test_connect(engine);
     CHECK_OK(pn_crash_arm(label, 1, PN_CRASH_STOP));
     test_tell(up);
-    test_hear(notify);
+    test_hear(down);
     if (strcmp(label, "chain:flags") == 0) /* in a stream */
         pn_store_relaxed(&conn->last_commit_ns, UINT64_MAX >> 1);
     CHECK_OK(test_notify(conn, "c", "x"));
     pn_procsignal_pass_on(conn->seg, 0); /* as the heads of the chain would, which are stopped */
-    test_hear(notify);                   /* its death would wake those that watch it */
+    test_hear(down);                     /* its death would wake those that watch it */
     pn_conn_close(conn);
 }
 
@@ -107,12 +84,12 @@ static void make_old(void)
 static void the_notifier_stops(bool dies)
 {
     int status;
-    begin();
+    begin_connected();
     pid_t notifier = spawn(notify_when_told, "signal:flags");
     test_hear(up);
     pid_t pid = spawn(listener, NULL);
     test_hear(up);
-    test_tell(notify);
+    test_tell(down);
     CHECK_EQ(waitpid(notifier, &status, WUNTRACED), notifier);
     CHECK(WIFSTOPPED(status));
     if (dies) {
@@ -124,7 +101,7 @@ static void the_notifier_stops(bool dies)
     CHECK_CHILD(pid, 0);
     if (!dies) {
         CHECK_EQ(kill(notifier, SIGCONT), 0);
-        test_tell(notify);
+        test_tell(down);
         CHECK_CHILD(notifier, 0);
     }
     end();
@@ -143,7 +120,7 @@ static void test_the_notifier_dies_before_its_signal(void)
 static void test_a_listener_stops_in_its_handler(void)
 {
     int status;
-    begin();
+    begin_connected();
     pid_t pid = spawn(listener, "handler:owed-cleared"); /* of the second slot */
     test_hear(up);
     CHECK_OK(test_notify(mine, "c", "x"));
@@ -159,7 +136,7 @@ static void test_a_listener_stops_in_its_handler(void)
 static void test_a_listener_dies_in_its_handler(void)
 {
     int status;
-    begin();
+    begin_connected();
     pid_t pid = spawn(listener, "handler:owed-cleared");
     test_hear(up);
     CHECK_OK(test_notify(mine, "c", "x"));
@@ -214,7 +191,7 @@ static void the_first_slot_changes_hands(char *label, int heads)
     int status;
     CHECK_EQ(pipe(go), 0);
     CHECK_EQ(pipe(other_up), 0);
-    begin();
+    begin_connected();
     pid_t notifier = spawn(notify_when_told, label);
     test_hear(up);
     for (int i = 0; i < OTHERS; i++) {
@@ -227,7 +204,7 @@ static void the_first_slot_changes_hands(char *label, int heads)
         CHECK_EQ(kill(other[i], SIGSTOP), 0);
         CHECK_EQ(waitpid(other[i], &status, WUNTRACED), other[i]);
     }
-    test_tell(notify);
+    test_tell(down);
     CHECK_EQ(waitpid(notifier, &status, WUNTRACED), notifier);
     CHECK(WIFSTOPPED(status));
     test_tell(go);
@@ -238,7 +215,7 @@ static void the_first_slot_changes_hands(char *label, int heads)
     CHECK_EQ(pn_load_relaxed(&test_inside()->backend[FIRST].pid), other[OTHERS]);
     CHECK_EQ(kill(notifier, SIGCONT), 0);
     CHECK_CHILD(pid, 0);
-    test_tell(notify);
+    test_tell(down);
     CHECK_CHILD(notifier, 0);
     for (int i = 0; i <= OTHERS; i++) {
         CHECK_EQ(kill(other[i], SIGKILL), 0);

@@ -73,6 +73,24 @@ static int fail_to_take(void *arg, const struct pn_record_out *record)
     return first != NULL && (*first)-- > 0 ? 1 : -ENOMEM;
 }
 
+/* Look at `max` records without the oldest `skip`; how many were handed out, or what went wrong. */
+static int64_t look_at(uint64_t skip, uint32_t max, pn_diskqueue_take *hand, void *arg)
+{
+    struct pn_diskqueue_cursor cursor = {0};
+    struct pn_record_out record;
+    int64_t seen = 0;
+    int rc = 1;
+    while (rc == 1 && seen < max) {
+        while ((rc = pn_diskqueue_look(q, &files, &cursor, &record)) == -EAGAIN)
+            ;
+        if (rc == 1 && skip > 0)
+            skip--;
+        else if (rc == 1 && (rc = hand(arg, &record)) == 1)
+            seen++;
+    }
+    return rc < 0 ? rc : seen;
+}
+
 static void TestDiskQueuePeek(void)
 {
     queue_start();
@@ -80,14 +98,14 @@ static void TestDiskQueuePeek(void)
         CHECK_OK(put(i));
     for (uint64_t at = 0; at < 300; at += 50) {
         struct taken t = {0}, skipped = {0};
-        CHECK_EQ(pn_diskqueue_peek(q, &files, 0, 300, take, &t), 300 - at);
+        CHECK_EQ(look_at(0, 300, take, &t), 300 - at);
         CHECK_EQ(t.first, at);
-        CHECK_EQ(pn_diskqueue_peek(q, &files, 45, 3, take, &skipped), 3);
+        CHECK_EQ(look_at(45, 3, take, &skipped), 3);
         CHECK_EQ(skipped.first, at + 45);
         CHECK_EQ(pn_diskqueue_depth(q), 300 - at);
         CHECK_EQ(pn_diskqueue_get(q, &files, 1, refuse, NULL), 0);
         CHECK_EQ(pn_diskqueue_get(q, &files, 1, fail_to_take, NULL), -ENOMEM);
-        CHECK_EQ(pn_diskqueue_peek(q, &files, 0, 9, fail_to_take, &(int) {5}), -ENOMEM);
+        CHECK_EQ(look_at(0, 9, fail_to_take, &(int) {5}), -ENOMEM);
         get_these(at, 50);
     }
     queue_end();
@@ -530,7 +548,7 @@ static void test_descriptors_that_were_closed_and_used_again_are_noticed(void)
     for (uint64_t i = 0; i < 20; i++) {
         CHECK_OK(put(i));
         struct taken t = {0};
-        CHECK_EQ(pn_diskqueue_peek(q, &files, 0, 1, take, &t), 1);
+        CHECK_EQ(look_at(0, 1, take, &t), 1);
         int null = open("/dev/null", O_RDWR);
         CHECK_EQ(dup2(null, files.writer.fd), files.writer.fd);
         CHECK_EQ(close(files.peeker.file.fd), 0);
@@ -570,8 +588,7 @@ static int put_batch(uint64_t first, size_t n, bool staged)
         records[i] = (struct pn_record_in) {
             .type = (uint32_t) (first + i), .parts = 1, .part = {{bodies[i], SIZE}}};
     }
-    return staged ? pn_diskqueue_stage(q, &files, records, n, &seq)
-                  : pn_diskqueue_put(q, &files, records, n);
+    return staged ? pn_diskqueue_stage(q, &files, records, n, &seq) : put_records(records, n);
 }
 
 /* A body that is records, of the numbers that are to come, in a place where they are looked for. */
@@ -583,7 +600,7 @@ static void test_records_within_a_damaged_record_are_not_taken(void)
     CHECK_OK(put_batch(20, 3, true));
     CHECK_EQ(pread(fd, fake, (size_t) length, end), length);
     struct pn_record_in record = {.type = 9, .parts = 1, .part = {{fake, (size_t) length}}};
-    CHECK_OK(pn_diskqueue_put(q, &files, &record, 1));
+    CHECK_OK(put_records(&record, 1));
     CHECK_OK(put_sized(6, SIZE));
     flip_byte(fd, end + 4, 0xff); /* its length */
     close(fd);
@@ -713,7 +730,7 @@ static void test_room_that_the_file_has_is_not_forgotten(void)
 }
 
 /* In one file, and where the new ones begin another. */
-static void test_what_is_staged_can_take_the_place_of_all(void)
+static void test_all_before_what_is_put_can_be_forgotten(void)
 {
     for (int many = 0; many < 2; many++)
         for (int recovered = 0; recovered < 2; recovered++) {
@@ -723,6 +740,8 @@ static void test_what_is_staged_can_take_the_place_of_all(void)
                 CHECK_OK(put(i));
             get_these(0, 3);
             uint64_t depth = pn_diskqueue_depth(q), bytes = 0;
+            struct pn_diskqueue_cursor before;
+            pn_diskqueue_end(q, false, &before);
             for (uint64_t i = 500; i < 510; i++) {
                 struct pn_record_in record = {.type = (uint32_t) i, .parts = 1};
                 record.part[0] =
@@ -732,8 +751,11 @@ static void test_what_is_staged_can_take_the_place_of_all(void)
                 bytes += length_of(i);
             }
             CHECK_EQ(pn_diskqueue_depth(q), depth);
-            for (int again = 0; again < 2; again++)
-                pn_diskqueue_replace(q, &files, seq);
+            for (int again = 0; again < 2; again++) {
+                pn_diskqueue_commit(q, seq);
+                CHECK_EQ(pn_diskqueue_depth(q), again == 0 ? depth + 10 : 10);
+                pn_diskqueue_forget(q, &files, &before);
+            }
             CHECK_EQ(pn_diskqueue_depth(q), 10);
             CHECK_EQ(pn_diskqueue_bytes(q), bytes);
             CHECK_EQ(pn_diskqueue_now(q)->corrupt, 0);
@@ -776,6 +798,6 @@ int main(void)
     RUN(test_what_is_taken_back_leaves_the_files_as_they_were);
     RUN(test_room_that_the_file_has_is_not_forgotten);
     RUN(test_what_a_killed_writer_left_is_cut_off_where_room_is_reserved);
-    RUN(test_what_is_staged_can_take_the_place_of_all);
+    RUN(test_all_before_what_is_put_can_be_forgotten);
     return tests_done();
 }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "topics.h"
+#include "children.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -12,29 +13,6 @@
 #include "segment/identity.h"
 #include "segment/lockfile.h"
 #include "base/os.h"
-
-static pn_engine *engine;
-static pn_conn *mine;
-static int up[2], down[2];
-
-static void begin(void)
-{
-    CHECK_EQ(pipe(up), 0);
-    CHECK_EQ(pipe(down), 0);
-    engine = test_engine(NULL);
-    mine = test_connect(engine);
-}
-
-static void end(void)
-{
-    CHECK_ENGINE(engine);
-    pn_conn_close(mine);
-    pn_engine_close(engine);
-    for (int i = 0; i < 2; i++) {
-        close(up[i]);
-        close(down[i]);
-    }
-}
 
 static void listens_meanwhile(void *arg)
 {
@@ -85,7 +63,7 @@ static void finds_us_alive(void *arg)
 static void lose_the_lock_file(bool number_is_used_again)
 {
     struct stat foreign;
-    begin();
+    begin_connected();
     pid_t pid = spawn(listens_meanwhile, NULL);
     test_hear(up);
     struct pn_segment *seg = test_inside();
@@ -121,7 +99,7 @@ static void test_another_file_under_the_number_proves_no_death(void)
 static void test_a_foreign_file_is_not_touched(void)
 {
     struct stat as_lock, as_segment;
-    begin();
+    begin_connected();
     struct pn_segment *seg = test_inside();
     int lock = pn_segment_lock_file(seg, 0), file = pn_segment_file(seg);
     steal(lock, &as_lock);
@@ -147,7 +125,7 @@ static void test_a_foreign_file_is_not_touched(void)
 static void test_another_file_under_the_segments_number(void)
 {
     struct stat foreign;
-    begin();
+    begin_connected();
     int file = pn_segment_file(test_inside());
     steal(file, &foreign);
     CHECK_EQ(pn_engine_gone(engine), 0);
@@ -188,7 +166,7 @@ static void test_another_pid_namespace_sees_no_dead(void)
         _exit(unshare(CLONE_NEWPID) == 0 ? 0 : 77);
     if (reap(pid) != 0)
         return;
-    begin();
+    begin_connected();
     pid = spawn(listens_meanwhile, NULL);
     test_hear(up);
     CHECK_CHILD(spawn(unshares, NULL), 0);

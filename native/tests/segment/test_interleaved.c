@@ -5,7 +5,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "engine.h"
+#include "children.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -38,26 +38,6 @@ int32_t __wrap_pn_os_lock_holder(int fd, int64_t first, int64_t len, int64_t *st
     if (after_query != NULL)
         after_query(fd, first);
     return holder;
-}
-
-static pn_engine *engine;
-static int up[2], down[2];
-
-static void begin(void)
-{
-    CHECK_EQ(pipe(up), 0);
-    CHECK_EQ(pipe(down), 0);
-    engine = test_engine(NULL);
-}
-
-static void end(void)
-{
-    CHECK_ENGINE(engine);
-    pn_engine_close(engine);
-    for (int i = 0; i < 2; i++) {
-        close(up[i]);
-        close(down[i]);
-    }
 }
 
 static void connected(void *arg)

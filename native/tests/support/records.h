@@ -31,13 +31,22 @@ static inline const uint8_t *body_of(uint64_t i, uint32_t length)
     return body;
 }
 
+static inline int put_records(const struct pn_record_in *records, size_t n)
+{
+    uint64_t seq;
+    int rc = pn_diskqueue_stage(q, &files, records, n, &seq);
+    if (rc == 0)
+        pn_diskqueue_commit(q, seq);
+    return rc;
+}
+
 static inline int put_sized(uint64_t i, uint32_t length)
 {
     const uint8_t *body = body_of(i, length);
     struct pn_record_in record = {.type = (uint32_t) i, .parts = 2};
     record.part[0] = (struct iovec) {(void *) (uintptr_t) body, 5};
     record.part[1] = (struct iovec) {(void *) (uintptr_t) (body + 5), length - 5};
-    return pn_diskqueue_put(q, &files, &record, 1);
+    return put_records(&record, 1);
 }
 
 static inline int put(uint64_t i)

@@ -30,6 +30,23 @@ static void add(struct pn_arena *mem, struct pn_timedset *set, uint32_t i, int64
     pn_timedset_add_locked(mem, set, (struct pn_timed) {due, ref_of[i], i});
 }
 
+/* The entry of a delivery and its room, as one that is answered gives them back. */
+static void take_out(struct pn_arena *mem, struct pn_timedset *set, uint32_t ref)
+{
+    uint32_t before = set->reserved;
+    pn_timedset_lend_locked(mem, set, ref);
+    if (set->reserved > before)
+        pn_timedset_unreserve_locked(mem, set, 1);
+}
+
+static bool pop(struct pn_arena *mem, struct pn_timedset *set, struct pn_timed *out)
+{
+    bool found = pn_timedset_first(mem, set, out);
+    if (found)
+        take_out(mem, set, out->ref);
+    return found;
+}
+
 #define CHECK_SET(mem, set) CHECK_EQ(pn_timedset_check(mem, set, arena_problem, NULL), 0)
 
 /* All of it in order; how many. */
@@ -37,7 +54,7 @@ static uint32_t pop_all(struct pn_arena *mem, struct pn_timedset *set)
 {
     struct pn_timed entry, last = {INT64_MIN, 0, 0};
     uint32_t n = 0;
-    for (; pn_timedset_pop_locked(mem, set, &entry); last = entry, n++) {
+    for (; pop(mem, set, &entry); last = entry, n++) {
         CHECK(entry.due > last.due || (entry.due == last.due && entry.low > last.low));
         CHECK_EQ(entry.ref, ref_of[entry.low]);
         CHECK_EQ(*timed_of(mem, entry.ref), 0);
@@ -71,7 +88,7 @@ static void TestPriorityQueue(void)
     CHECK_SET(&mem, &set);
     struct pn_timed entry;
     for (uint32_t i = 0; i < c + 1; i++) {
-        CHECK(pn_timedset_pop_locked(&mem, &set, &entry));
+        CHECK(pop(&mem, &set, &entry));
         CHECK_EQ(entry.due, i);
     }
     CHECK_EQ(set.pages, 0);
@@ -107,10 +124,10 @@ static void TestRemove(void)
     for (uint32_t i = 0; i < 10; i++) {
         struct pn_timed entry;
         CHECK(pn_timedset_entry(&mem, &set, (uint32_t) test_random(&seed) % (c - i), &entry));
-        pn_timedset_remove_locked(&mem, &set, entry.ref);
+        take_out(&mem, &set, entry.ref);
         CHECK_EQ(*timed_of(&mem, entry.ref), 0);
         CHECK_EQ(pn_timedset_find(&mem, &set, entry.low, 0), set.n);
-        pn_timedset_remove_locked(&mem, &set, entry.ref); /* in none: nothing */
+        take_out(&mem, &set, entry.ref); /* in none: nothing */
         CHECK_SET(&mem, &set);
     }
     CHECK_EQ(pop_all(&mem, &set), c - 10);
@@ -172,14 +189,14 @@ static void test_random_use_against_a_sorted_array(void)
             add(&mem, &set, which, entry.due);
             model_add(entry);
         } else if (nmodel > 0 && r % 8 < 5) {
-            CHECK(pn_timedset_pop_locked(&mem, &set, &entry));
+            CHECK(pop(&mem, &set, &entry));
             CHECK(memcmp(&entry, &model[0], sizeof entry) == 0);
             model_remove(0);
         } else if (nmodel > 0) {
             which %= nmodel;
             CHECK_EQ(pn_timedset_find(&mem, &set, model[which].low, 0) + 3,
                      *timed_of(&mem, model[which].ref));
-            pn_timedset_remove_locked(&mem, &set, model[which].ref);
+            take_out(&mem, &set, model[which].ref);
             model_remove(which);
         }
         CHECK_EQ(set.n, nmodel);
@@ -235,11 +252,11 @@ static void test_some_are_swept_out(void)
             add(&mem, &set, i, (int64_t) (test_random(&seed) % 1000));
         for (uint32_t i = set.n; i-- > 0;)
             if (pn_timedset_entry(&mem, &set, i, &entry) && entry.low % 100 < round) {
-                pn_timedset_remove_locked(&mem, &set, entry.ref);
+                take_out(&mem, &set, entry.ref);
                 if (i < set.n)
                     i++;
             }
-        for (; pn_timedset_pop_locked(&mem, &set, &entry); left++)
+        for (; pop(&mem, &set, &entry); left++)
             CHECK(entry.low % 100 >= round);
         CHECK(left <= 15 * round);
     }
@@ -267,9 +284,9 @@ static void test_pages_come_and_go(void)
     struct pn_timed entry;
     for (uint32_t i = 0; i < MAX; i++) {
         if (i % 2 == 0)
-            CHECK(pn_timedset_pop_locked(&mem, &set, &entry));
+            CHECK(pop(&mem, &set, &entry));
         else if (pn_timedset_entry(&mem, &set, (uint32_t) i * 31 % set.n, &entry))
-            pn_timedset_remove_locked(&mem, &set, entry.ref);
+            take_out(&mem, &set, entry.ref);
         CHECK(set.pages <= (set.n + 3 + 255) / 256 + 1);
         if (i % 8192 == 0 || set.pages < 15)
             CHECK_EQ(mem.ctl->cells_used[PN_PAGE_WHOLE], pn_timedset_pages(&set));
@@ -336,7 +353,7 @@ static void test_to_and_fro(void)
         add(&mem, &set, i, i);
     CHECK_EQ(set.pages, 2);
     for (uint32_t i = 0; i < 10; i++) {
-        pn_timedset_remove_locked(&mem, &set, ref_of[253]);
+        take_out(&mem, &set, ref_of[253]);
         CHECK_EQ(set.pages, 2);
         add(&mem, &set, 253, 0);
         CHECK_EQ(set.pages, 2);
@@ -406,10 +423,10 @@ static void test_contradictions_poison(void)
     for (uint32_t i = 0; i < 50; i++)
         add(&mem, &set, i, i);
     *timed_of(&mem, ref_of[60]) = 9; /* an entry that is another's */
-    pn_timedset_remove_locked(&mem, &set, ref_of[60]);
+    take_out(&mem, &set, ref_of[60]);
     CHECK(arena_was_poisoned());
     *timed_of(&mem, ref_of[60]) = UINT32_MAX;
-    pn_timedset_remove_locked(&mem, &set, ref_of[60]);
+    take_out(&mem, &set, ref_of[60]);
     CHECK(arena_was_poisoned());
     CHECK_SET(&mem, &set);
     set.direct[0] = 3;
@@ -458,8 +475,8 @@ static void test_scribbled_all_over(void)
             scribble(&mem, &set, &good, test_random(&seed));
             for (int k = 0; k < 20; k++) {
                 uint32_t which = (uint32_t) test_random(&seed) % 4000;
-                pn_timedset_pop_locked(&mem, &set, &entry);
-                pn_timedset_remove_locked(&mem, &set, ref_of[which]);
+                pop(&mem, &set, &entry);
+                take_out(&mem, &set, ref_of[which]);
                 if (pn_timedset_reserve_locked(&mem, 0, &set, 1))
                     pn_timedset_add_locked(&mem, &set, (struct pn_timed) {k, ref_of[which], which});
             }

@@ -1,22 +1,5 @@
 /* test_topic.c - topics in one process: what each call does to a message. */
-#include "topics.h"
-
-static pn_engine *engine;
-static pn_conn *conn;
-
-static void open_scene(void)
-{
-    engine = test_engine(NULL);
-    conn = test_connect(engine);
-}
-
-static void close_scene(void)
-{
-    CHECK_ENGINE(engine);
-    pn_conn_close(conn);
-    CHECK_ENGINE(engine);
-    pn_engine_close(engine);
-}
+#include "topic_scene.h"
 
 static void test_published_got_finished(void)
 {

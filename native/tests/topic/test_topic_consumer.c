@@ -1,5 +1,5 @@
 /* test_topic_consumer.c - how much a consumer takes, gives back, is told; and what is logged. */
-#include "topics.h"
+#include "topic_scene.h"
 
 #include <dirent.h>
 
@@ -7,23 +7,6 @@
 #include "topic/consume.h"
 #include "topic/delivery.h"
 #include "topic/latency.h"
-
-static pn_engine *engine;
-static pn_conn *conn;
-
-static void open_scene(void)
-{
-    engine = test_engine(NULL);
-    conn = test_connect(engine);
-}
-
-static void close_scene(void)
-{
-    CHECK_ENGINE(engine);
-    pn_conn_close(conn);
-    CHECK_ENGINE(engine);
-    pn_engine_close(engine);
-}
 
 static void test_sampling(void)
 {

@@ -3,7 +3,7 @@
  * no epoll_pwait2(), or no descriptor for the set.  In each way of blocking a sleep is ended by a
  * signal, by another thread, by a death and by a wakeup descriptor, without the slow timer.
  */
-#include "engine.h"
+#include "children.h"
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -18,26 +18,6 @@
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441
 #endif
-
-static pn_engine *engine;
-static int up[2], down[2];
-
-static void begin(void)
-{
-    CHECK_EQ(pipe(up), 0);
-    CHECK_EQ(pipe(down), 0);
-    engine = test_engine(NULL);
-}
-
-static void end(void)
-{
-    CHECK_ENGINE(engine);
-    pn_engine_close(engine);
-    for (int i = 0; i < 2; i++) {
-        close(up[i]);
-        close(down[i]);
-    }
-}
 
 static struct QueueBackendStatus *slot(uint32_t i)
 {

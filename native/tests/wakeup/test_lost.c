@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #endif
 #include "topics.h"
+#include "children.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -17,26 +18,7 @@
 enum { HIGHEST = 64 };
 enum reuse { NOT_USED, FILES, EVENTFDS, SETS };
 
-static pn_engine *engine;
-static int up[2], down[2];
 static bool is_programs[HIGHEST];
-
-static void begin(void)
-{
-    CHECK_EQ(pipe(up), 0);
-    CHECK_EQ(pipe(down), 0);
-    engine = test_engine(NULL);
-}
-
-static void end(void)
-{
-    CHECK_ENGINE(engine);
-    pn_engine_close(engine);
-    for (int i = 0; i < 2; i++) {
-        close(up[i]);
-        close(down[i]);
-    }
-}
 
 /* ---- the program ----------------------------------------------------------------------------- */
 

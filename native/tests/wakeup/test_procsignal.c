@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "engine.h"
+#include "children.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -13,9 +13,6 @@
 #include "base/os.h"
 #include "wakeup/send.h"
 
-static pn_engine *engine;
-static pn_conn *mine;
-static int up[2], down[2];
 static volatile sig_atomic_t host_calls, host_pid;
 
 static void host_handler(int signo)
@@ -30,25 +27,6 @@ static void host_action(int signo, siginfo_t *info, void *context)
     (void) context;
     host_calls++;
     host_pid = info->si_pid;
-}
-
-static void begin(void)
-{
-    CHECK_EQ(pipe(up), 0);
-    CHECK_EQ(pipe(down), 0);
-    engine = test_engine(NULL);
-    mine = test_connect(engine);
-}
-
-static void end(void)
-{
-    CHECK_ENGINE(engine);
-    pn_conn_close(mine);
-    pn_engine_close(engine);
-    for (int i = 0; i < 2; i++) {
-        close(up[i]);
-        close(down[i]);
-    }
 }
 
 static void notify(const char *payload)
@@ -141,7 +119,7 @@ static void host_with_handler(void *arg)
 
 static void test_foreign_signals_go_to_the_hosts_handler(void)
 {
-    begin();
+    begin_connected();
     for (uintptr_t siginfo = 0; siginfo < 2; siginfo++) {
         pid_t pid = spawn(host_with_handler, (void *) siginfo);
         test_hear(up);
@@ -168,7 +146,7 @@ static void plain_listener(void *arg)
 
 static void test_the_hosts_handler_has_its_own_mask(void)
 {
-    begin();
+    begin_connected();
     CHECK_CHILD(spawn(host_with_a_mask, NULL), 0);
     end();
 }
@@ -191,7 +169,7 @@ static bool is_pending(pid_t pid, int signo)
 
 static void test_foreign_signals_do_what_the_host_had_chosen(void)
 {
-    begin();
+    begin_connected();
     pid_t pid = spawn(plain_listener, NULL);
     test_hear(up);
     CHECK_SOON(asleep(1));
@@ -229,7 +207,7 @@ static void closed(void *arg)
 
 static void test_after_the_last_close_a_late_signal_does_not_kill(void)
 {
-    begin();
+    begin_connected();
     pid_t pid = spawn(closed, NULL);
     test_hear(up);
     CHECK_SOON(asleep(1) || asleep(2));
@@ -261,7 +239,7 @@ static void replacing_host(void *arg)
 
 static void test_a_replaced_handler_is_installed_again(void)
 {
-    begin();
+    begin_connected();
     pid_t pid = spawn(replacing_host, NULL);
     test_hear(up);
     CHECK_SOON(asleep(1));
@@ -293,7 +271,7 @@ static void watching_host(void *arg)
 
 static void test_a_replaced_handler_is_found_by_the_slow_timer(void)
 {
-    begin();
+    begin_connected();
     CHECK_CHILD(spawn(watching_host, NULL), 0);
     CHECK_EQ(test_stat(engine).handler_reinstalls, 1);
     end();
@@ -316,7 +294,7 @@ static void careless(void *arg)
 
 static void test_a_process_that_does_not_catch_it_is_not_signalled(void)
 {
-    begin();
+    begin_connected();
     pid_t pid = spawn(careless, NULL);
     test_hear(up);
     notify("x");
@@ -355,7 +333,7 @@ static void blocked(void *arg)
 
 static void test_real_time_and_blocked_signals(void)
 {
-    begin();
+    begin_connected();
     pid_t pid = spawn(real_time, NULL);
     test_hear(up);
     CHECK_SOON(asleep(1));
@@ -380,7 +358,7 @@ static void without_a_signal(void *arg)
 /* It looks by itself, every few milliseconds, and needs no slow timer for that. */
 static void test_a_listener_without_a_signal_polls(void)
 {
-    begin();
+    begin_connected();
     pid_t pid = spawn(without_a_signal, NULL);
     test_hear(up);
     CHECK_SOON(asleep(1) && is_blocked(pid));
@@ -412,7 +390,7 @@ static void no_pending(void *arg)
 
 static void test_without_room_for_pending_signals(void)
 {
-    begin();
+    begin_connected();
     pid_t pid = spawn(no_pending, NULL);
     test_hear(up);
     CHECK_SOON(asleep(1));
@@ -453,7 +431,7 @@ static bool has_execd(pid_t pid)
 /* The program after exec() has SIGUSR1's default action: one signal would kill it. */
 static void test_an_execd_program_is_not_signalled(void)
 {
-    begin();
+    begin_connected();
     pid_t pid = spawn(execs, NULL);
     test_hear(up);
     CHECK_SOON(has_execd(pid));
@@ -490,7 +468,7 @@ static void forked(void *arg)
 
 static void test_a_forked_child_touches_nothing_of_its_parents(void)
 {
-    begin();
+    begin_connected();
     test_listen(mine, "c");
     pn_fileno(mine);
     pn_conn *other = test_connect(engine);
@@ -527,7 +505,7 @@ static void listen_and_stay(void *arg)
 static void test_zombies_are_dead(void)
 {
     static char payload[8000];
-    begin();
+    begin_connected();
     pid_t pid = spawn(listen_and_stay, NULL);
     siginfo_t info;
     test_hear(up);
@@ -542,7 +520,7 @@ static void test_zombies_are_dead(void)
 
 static void test_a_stopped_listener_gets_all_when_continued(void)
 {
-    begin();
+    begin_connected();
     pid_t pid = spawn(plain_listener, NULL);
     int status;
     test_hear(up);
@@ -582,7 +560,7 @@ static void loses_its_locks(void *arg)
 
 static void test_lost_locks_are_taken_again(void)
 {
-    begin();
+    begin_connected();
     pid_t pid = spawn(loses_its_locks, NULL);
     test_hear(up);
     CHECK_EQ(pn_backend_verdict(test_inside(), 1), PN_LOST);
@@ -655,7 +633,7 @@ static void stranger_with_a_slot(void *arg)
 
 static void test_a_reused_pid_is_not_signalled(void)
 {
-    begin();
+    begin_connected();
     for (int with_slot = 0; with_slot < 2; with_slot++) {
         pid_t pid = spawn(listen_and_stay, NULL);
         test_hear(up);
@@ -746,7 +724,7 @@ static void asleep_for_good(void *arg)
 static void test_the_handler_needs_little_stack(void)
 {
     enum { FIRST = 1, NEXT = 2 };
-    begin();
+    begin_connected();
     struct pn_segment *seg = test_inside();
     pid_t first = spawn(with_a_stack_for_handlers, NULL);
     test_hear(up);

@@ -1,5 +1,5 @@
 /* One signal for the slots of a process, however many it has; and which of them proves it. */
-#include "engine.h"
+#include "children.h"
 
 #include <poll.h>
 #include <sys/resource.h>
@@ -10,31 +10,22 @@
 
 enum { SLOTS = 100 }; /* more than a run holds */
 
-static pn_engine *engine;
-static pn_conn *mine;
-static int up[2], down[2], later[2];
+static int later[2];
 
-static void begin(void)
+static void begin_many(void)
 {
-    CHECK_EQ(pipe(up), 0);
-    CHECK_EQ(pipe(down), 0);
-    CHECK_EQ(pipe(later), 0);
     pn_options o = test_options();
     o.max_backends = SLOTS + 10;
-    engine = test_engine(&o);
+    CHECK_EQ(pipe(later), 0);
+    begin_with(&o);
     mine = test_connect(engine);
 }
 
-static void end(void)
+static void end_many(void)
 {
-    CHECK_ENGINE(engine);
-    pn_conn_close(mine);
-    pn_engine_close(engine);
-    for (int i = 0; i < 2; i++) {
-        close(up[i]);
-        close(down[i]);
-        close(later[i]);
-    }
+    end();
+    close(later[0]);
+    close(later[1]);
 }
 
 /* The notifier's last commit is long ago, or it was just now. */
@@ -93,7 +84,7 @@ static void many(void *arg)
 static void check_signals(int processes, int slots, void (*how)(void), uint64_t most)
 {
     pid_t pid[4];
-    begin();
+    begin_many();
     for (int i = 0; i < processes; i++) {
         pid[i] = spawn(many, &slots);
         test_hear(up);
@@ -111,7 +102,7 @@ static void check_signals(int processes, int slots, void (*how)(void), uint64_t 
     if (sent < (uint64_t) processes || sent > most)
         FAIL("%llu signals for %d slots of %d processes", (unsigned long long) sent,
              processes * slots, processes);
-    end();
+    end_many();
 }
 
 static void test_a_signal_for_each_process(void)
@@ -135,7 +126,7 @@ static void test_along_the_chain(void)
 static void spoil_and_notify(uint32_t slot)
 {
     int two = 2;
-    begin();
+    begin_many();
     struct pn_segment *seg = test_inside();
     pid_t pid = spawn(many, &two);
     test_hear(up);
@@ -157,7 +148,7 @@ static void spoil_and_notify(uint32_t slot)
     test_hear(up);
     test_tell(down);
     CHECK_CHILD(pid, 0);
-    end();
+    end_many();
 }
 
 static void test_the_next_one_is_tried(void)
@@ -172,7 +163,7 @@ static void test_our_own(void)
     enum { OWN = 3 };
     pn_conn *conn[OWN];
     int fd[OWN];
-    begin();
+    begin_many();
     for (int i = 0; i < OWN; i++) {
         conn[i] = test_connect(engine);
         test_listen(conn[i], "c");
@@ -190,7 +181,7 @@ static void test_our_own(void)
     }
     for (int i = 0; i < OWN; i++)
         pn_conn_close(conn[i]);
-    end();
+    end_many();
 }
 
 static void deaf(void *arg)
@@ -213,7 +204,7 @@ static void test_our_own_are_no_heads(void)
     pn_conn *conn[OWN];
     pid_t pid[PN_CHAIN + 1];
     int one = 1;
-    begin();
+    begin_many();
     for (int i = 0; i < OWN; i++) {
         conn[i] = test_connect(engine);
         test_listen(conn[i], "c");
@@ -234,7 +225,7 @@ static void test_our_own_are_no_heads(void)
         CHECK_CHILD(pid[i], 0);
     for (int i = 0; i < OWN; i++)
         pn_conn_close(conn[i]);
-    end();
+    end_many();
 }
 
 /* Signalled, but its handler never runs: it closes before. */
@@ -260,7 +251,7 @@ static void test_a_listener_that_closes_passes_on(void)
 {
     pid_t pid[PN_CHAIN + 1];
     int one = 1;
-    begin();
+    begin_many();
     for (int i = 0; i < PN_CHAIN; i++) {
         pid[i] = spawn(closes_unheard, NULL);
         test_hear(up);
@@ -282,7 +273,7 @@ static void test_a_listener_that_closes_passes_on(void)
     test_tell(down);
     for (int i = 0; i <= PN_CHAIN; i++)
         CHECK_CHILD(pid[i], 0);
-    end();
+    end_many();
 }
 
 /* A flag without a signal would have a foreign raise() be taken for ours. */
@@ -291,7 +282,7 @@ static void test_without_a_descriptor_no_flag_is_set(void)
     enum { SOME = 5 };
     int some = SOME;
     struct rlimit before, none;
-    begin();
+    begin_many();
     struct pn_segment *seg = test_inside();
     pid_t pid = spawn(many, &some);
     test_hear(up);
@@ -313,7 +304,7 @@ static void test_without_a_descriptor_no_flag_is_set(void)
     test_hear(up);
     test_tell(down);
     CHECK_CHILD(pid, 0);
-    end();
+    end_many();
 }
 
 int main(void)

@@ -6,7 +6,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "engine.h"
+#include "children.h"
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -18,26 +18,6 @@
 #include "segment/lock.h"
 #include "segment/lockfile.h"
 #include "wakeup/watch.h"
-
-static pn_engine *engine;
-static int up[2], down[2];
-
-static void begin(void)
-{
-    CHECK_EQ(pipe(up), 0);
-    CHECK_EQ(pipe(down), 0);
-    engine = test_engine(NULL);
-}
-
-static void end(void)
-{
-    CHECK_ENGINE(engine);
-    pn_engine_close(engine);
-    for (int i = 0; i < 2; i++) {
-        close(up[i]);
-        close(down[i]);
-    }
-}
 
 static void no_slow_timer(pn_conn *conn)
 {
