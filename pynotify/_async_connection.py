@@ -161,6 +161,24 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         kept = kept_headers(headers)
         await self._off_loop.retry(partial(self._sender.notify, channel, payload, kept))
 
+    async def notify_counted(
+        self,
+        channel: str,
+        payload: str | Buffer = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """`notify`, and how many connections it is for: what `PUBLISH` of Redis returns.
+
+        Those that listened to the channel, by name or by a pattern, at its commit; this one, too,
+        bridges apart.  Each of them gets it, if its process lives and goes on reading.  Several
+        subscriptions of one connection count once.  Raises `ActiveTransaction` inside a
+        transaction, where `AsyncTransaction.count_listeners` is for that; else as `notify`.
+        """
+        self._registry.refuse("notify_counted")
+        send = partial(self._sender.notify_counted, channel, payload, kept_headers(headers))
+        return await self._off_loop.retry(send)
+
     def notify_nowait(
         self,
         channel: str,

@@ -63,6 +63,22 @@ class Block:
         #: The core's level of its savepoint; 0 for the transaction itself.
         self.level = 0
 
+    def count_listeners(self) -> None:
+        """Have the commit count the connections that its notifications are for.
+
+        Afterwards `listeners` says how many.
+        """
+        self._require_entered().count_listeners()
+
+    @property
+    def listeners(self) -> int | None:
+        """How many connections listened to what the transaction has notified, at its commit.
+
+        By name or by a pattern; its own, too, bridges apart.  None before the commit, after a
+        rollback, and without `count_listeners()`.
+        """
+        return None if self._open is None else self._open.listeners
+
     def _to_be_prepared(self) -> OpenTransaction:
         transaction = self._require_entered()
         if not self._outermost or transaction.blocks[-1] is not self:

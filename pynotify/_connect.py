@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import TYPE_CHECKING
 
 from pynotify._configured import variable
 from pynotify._engine import open as open_segment
 from pynotify._handle import spell_wakeup, wakeup_signal
+from pynotify._locks import RLock
 from pynotify._options import SegmentOptions
 from pynotify._public import public
 from pynotify._segments import repeat_while_unlinked
@@ -58,7 +58,7 @@ class _Shared:
 
     def reset(self) -> None:
         # Re-entrant: a signal handler may call get() while its thread is in it.
-        self.lock = threading.RLock()
+        self.lock = RLock()
         self.connections: dict[str, tuple[Connection, int]] = {}
 
     def find(self, name: str) -> tuple[Connection, int] | None:

@@ -80,6 +80,23 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
             return transaction.notify_many(channel, payloads, dedup=dedup, headers=headers)
         return self._sender.notify_many(channel, payloads, dedup=dedup, headers=headers)
 
+    def notify_counted(
+        self,
+        channel: str,
+        payload: str | Buffer = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
+        """`notify`, and how many connections it is for: what `PUBLISH` of Redis returns.
+
+        Those that listened to the channel, by name or by a pattern, at its commit; this one, too,
+        bridges apart.  Each of them gets it, if its process lives and goes on reading.  Several
+        subscriptions of one connection count once.  Raises `ActiveTransaction` inside a
+        transaction, where `Transaction.count_listeners` is for that; else as `notify`.
+        """
+        self._registry.refuse("notify_counted")
+        return self._sender.notify_counted(channel, payload, headers)
+
     def generation(self, name: str) -> Generation:
         """The shared counter of that name in this database, created with value 0 on first use.
 

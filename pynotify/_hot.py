@@ -23,6 +23,7 @@ Columns = _module.Columns
 Counter = _module.Counter
 Election = _module.Election
 Inlet = _module.Inlet
+Lock = _module.Lock
 Notifier = _module.Notifier
 Notify = _module.Notify
 Port = _module.Port

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeVar, final, overload
+from typing import Any, ClassVar, Final, Self, TypeVar, final, overload
 
 from typing_extensions import Buffer
 
@@ -215,6 +215,18 @@ class Columns:
     def extent(self, index: int, /) -> tuple[int, int]: ...
     def headers(self, index: int, /) -> bytes: ...
     def __len__(self) -> int: ...
+
+@final
+class Lock:
+    """A lock that no thread keeps when a signal handler raises just after `with` has taken it."""
+
+    # A lock of threading's.
+    def __new__(cls, inner: Any, /) -> Self: ...
+    acquire: Callable[..., bool]
+    release: Callable[[], None]
+    def __enter__(self) -> bool: ...
+    # Each look-up makes a new one, which gives the lock back when it is dropped, too.
+    def __exit__(self, kind: Any, value: Any, places: Any, /) -> None: ...
 
 class Counter:
     """The value of a shared generation counter."""

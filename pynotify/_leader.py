@@ -43,8 +43,8 @@ from pynotify._hot import Election, ring, sleep_until_called
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from threading import RLock
-    from typing import TypeAlias
+    from contextlib import AbstractContextManager
+    from typing import Any, TypeAlias
 
     from pynotify._handle import Handle
     from pynotify._inbox import Waiter
@@ -143,7 +143,9 @@ class LeaderElection(Election):
     inside: dict[int, ThreadWaiter]
     followers: deque[ThreadWaiter]
 
-    def __init__(self, lock: RLock, handle: Handle, waiters: list[Waiter]) -> None:
+    def __init__(
+        self, lock: AbstractContextManager[Any], handle: Handle, waiters: list[Waiter]
+    ) -> None:
         self._handle = handle
         #: The waiter that sleeps in the core, or is about to.
         self.leader = None

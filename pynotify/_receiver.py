@@ -14,13 +14,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from functools import cache
-from threading import RLock
 from typing import TYPE_CHECKING, Protocol
 
 from pynotify._batch import NotifyBatch
 from pynotify._ffi import again, ffi, lib
 from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet
 from pynotify._inbox import Inboxes, Pattern
+from pynotify._locks import RLock
 from pynotify._log import logger
 from pynotify._ownership import CLOSED
 from pynotify._process import reset_after_fork

@@ -113,6 +113,20 @@ class Sender:
         self._transactions.on_its_own(lambda transaction: left.append(transaction.notify_in(sent)))
         return left[0]
 
+    def notify_counted(
+        self, channel: str, payload: str | Buffer, headers: Mapping[str, str] | None
+    ) -> int:
+        """NOTIFY, in a transaction of its own; how many connections hear it.  May be repeated."""
+        counted: list[OpenTransaction] = []
+
+        def send(transaction: OpenTransaction) -> None:
+            counted[:] = [transaction]
+            transaction.count_listeners()
+            transaction.notify_many(channel, (payload,), dedup=True, headers=headers)
+
+        self._transactions.on_its_own(send)
+        return counted[0].listeners or 0
+
     def queue_usage(self) -> float:
         """How full the queue is.  May be repeated."""
         handle = self._handle

@@ -60,10 +60,12 @@ class OpenTransaction:
         "__weakref__",
         "_native",
         "_out",
+        "_reached",
         "block_began",
         "blocks",
         "committing",
         "failed",
+        "listeners",
         "out_of_order",
         "owner",
         "prepared",
@@ -99,6 +101,10 @@ class OpenTransaction:
         self.out_of_order = False
         #: An UNLISTEN may be among its actions.
         self.unlistens = False
+        #: Where the core writes how many connections it was owed to, if that was asked for; then
+        #: `listeners` has it once it was committed.
+        self._reached: Any = None
+        self.listeners: int | None = None
 
     @property
     def ended(self) -> bool:
@@ -146,6 +152,13 @@ class OpenTransaction:
         self.require_usable()
         lib.pn_txn_count_cancelled(self._native, ended)
         self.add(lib.pn_topic_cancel, (topic, message))
+
+    def count_listeners(self) -> None:
+        """Have its commit find out what `listeners` says."""
+        self.require_open()
+        if self._reached is None:
+            self._reached = ffi.new("uint32_t *")
+        lib.pn_txn_count_listeners(self._native, self._reached)
 
     def bump(self, generation: int) -> None:
         """Add one to the counter of that index."""
@@ -284,6 +297,8 @@ class OpenTransaction:
                 error = native_error(result)
                 ended = not isinstance(error, WouldWait)
                 raise error
+            if self._reached is not None:
+                self.listeners = self._reached[0]
             return result
         finally:
             # The core has cleared *out, unless a signal handler raised before it was done.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pynotify._closing import ClosedByWith
 from pynotify._ffi import ffi, lib
+from pynotify._locks import RLock
 from pynotify._segments import map_segment
 from pynotify.errors import InterfaceError, OperationalError, SegmentUnlinked
 
@@ -102,7 +103,7 @@ class Gateway(ClosedByWith):
         self.name = name
         self._pid = os.getpid()
         self._running = False
-        self._lock = threading.RLock()  # a signal handler may be in it, too
+        self._lock = RLock()  # a signal handler may be in it, too
         with contextlib.ExitStack() as undo:
             self._mapping = undo.enter_context(map_segment(name, create=True, options=options))
             self._wakeup = undo.enter_context(contextlib.closing(_Wakeup()))

@@ -329,6 +329,13 @@ int pn_txn_unlisten(pn_txn *txn, const char *channel, size_t channel_len);
 int pn_txn_unlisten_all(pn_txn *txn);
 
 /*
+ * The commit says in *count how many connections its notifications were owed to: which listened to
+ * one of their channels, by name or by a pattern, at that moment; bridges apart.  Where there are
+ * none it stays as it is.  It is to live as long as the transaction.
+ */
+void pn_txn_count_listeners(pn_txn *txn, uint32_t *count);
+
+/*
  * LISTEN and UNLISTEN for another part of the program than the one that calls LISTEN: a second set
  * of channels, which pn_txn_unlisten_all() leaves alone.  A channel in both is read once, and
  * pn_batch.routes tells for which of the two each message is.

@@ -171,6 +171,7 @@ int pn_py_add_election(PyObject *module);
 int pn_py_add_finalizer(PyObject *module);
 int pn_py_add_inlet(PyObject *module);
 int pn_py_add_join(PyObject *module);
+int pn_py_add_lock(PyObject *module);
 int pn_py_add_mapped(PyObject *module);
 int pn_py_add_sender(PyObject *module);
 int pn_py_add_sleep(PyObject *module);

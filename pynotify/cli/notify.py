@@ -30,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a notification for each line of standard input, all in one transaction, which "
         "collapses equal ones",
     )
+    parser.add_argument(
+        "--listeners",
+        action="store_true",
+        help="print how many connections listened to it when it was committed",
+    )
     arguments.add_header(parser, "the payload, or each of them")
 
 
@@ -37,6 +42,8 @@ def check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """What the parser cannot see by itself."""
     if len(options.words) > 2:
         parser.error("a payload of several words has to be quoted")
+    if options.lines and options.listeners:
+        parser.error("--listeners is of one notification, without --lines")
     if options.lines and options.words[1:] not in ([], [_STANDARD_INPUT]):
         parser.error("--lines takes the payloads from standard input")
 
@@ -53,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
     with Post(options.name, options.database) as post:
         if options.lines:
             post.sender.notify_many(channel, lines_of(data), dedup=True, headers=headers)
+        elif options.listeners:
+            print(post.sender.notify_counted(channel, data, headers))
         else:
             post.sender.notify(channel, data, headers)
     return 0

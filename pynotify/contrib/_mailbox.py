@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import threading
+    from contextlib import AbstractContextManager
 
 
 class _Waiter:
@@ -31,7 +31,7 @@ class Mailbox:
 
     __slots__ = ("_capacity", "_lock", "_messages", "_waiters")
 
-    def __init__(self, lock: threading.Lock, capacity: int) -> None:
+    def __init__(self, lock: AbstractContextManager[Any], capacity: int) -> None:
         self._lock = lock
         self._capacity = capacity
         self._messages: deque[tuple[float, Any]] = deque()

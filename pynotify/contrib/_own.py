@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pynotify._finalizing import WeakSet
+from pynotify._locks import RLock
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ class PerProcess(Generic[_T]):
 
     def _reset(self) -> None:
         # The lock may be held at the moment of the fork by a thread that the child does not have.
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._made: _T | None = None
 
     def get(self) -> _T:

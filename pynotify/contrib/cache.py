@@ -23,12 +23,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import threading
 import time
 import types
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from pynotify._connect import get
+from pynotify._locks import RLock
 from pynotify.contrib._own import PerProcess
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class _Entry:
     __slots__ = ("computing", "expires", "lock", "value")
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # the function may call itself
+        self.lock = RLock()  # the function may call itself
         self.value: Any = _EMPTY
         self.expires: float | None = None
         self.computing: asyncio.Future[Any] | None = None

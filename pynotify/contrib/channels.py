@@ -27,6 +27,7 @@ from channels.exceptions import ChannelFull, MessageTooLarge
 from channels.layers import BaseChannelLayer
 
 from pynotify._finalizing import OwnDescriptor
+from pynotify._locks import Lock, RLock
 from pynotify._log import logger
 from pynotify._segments import check_name
 from pynotify._types import Gap
@@ -62,18 +63,18 @@ class _Hub:
         self.pubsub = PubSub(self.connection)
         #: How often any process has made a channel without "!" a member of a group.
         self.outside = self.connection.generation(f"{layer.prefix}:n")
-        self._lock = threading.Lock()
+        self._lock = Lock()
         #: Of subscribing and unsubscribing, which go with the first and the last member.
-        self._membership = threading.Lock()
+        self._membership = Lock()
         self._boxes: dict[str, Mailbox] = {}
         self._groups: dict[str, dict[str, float]] = {}
         self._consumers: dict[str, Consumer] = {}
         #: Requests to other processes that they have not answered yet.
         self._asked: dict[str, concurrent.futures.Future[None]] = {}
-        self._taking = threading.Lock()
+        self._taking = Lock()
         self._swept = time.monotonic()
         #: Of reading and delivering, which a task does as well that is about to receive.
-        self._reading = threading.RLock()
+        self._reading = RLock()
         self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         self._owned = OwnDescriptor(self._stop)
         self._listen(layer.address(self.client))

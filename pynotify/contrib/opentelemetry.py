@@ -27,7 +27,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,6 +34,7 @@ from opentelemetry import metrics, propagate, trace
 
 from pynotify._engine import open as open_segment
 from pynotify._headers import Taken
+from pynotify._locks import Lock
 from pynotify._types import Notify
 from pynotify.contrib import _figures
 from pynotify.errors import Error
@@ -359,7 +359,7 @@ class _Looks:
 
     def __init__(self, segment: str) -> None:
         self._segment = segment
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._at = float("-inf")
         self._stat: EngineStat | None = None
         self._topics: list[TopicStats] = []

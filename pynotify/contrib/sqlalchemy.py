@@ -25,7 +25,6 @@ with Session(engine) as session, session.begin():
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event
@@ -34,6 +33,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from pynotify._connect import connect
 from pynotify._finalizing import WeakKeyDictionary
+from pynotify._locks import Lock
 from pynotify.contrib._own import PerProcess
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class _Connections:
 
     def __init__(self, make: Callable[[], Connection]) -> None:
         self._make = make
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._idle: list[Connection] = []
         self.closed = False
 

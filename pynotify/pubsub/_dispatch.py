@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynotify._encoding import decode_headers
+from pynotify._locks import RLock
 from pynotify._log import logger
 from pynotify._types import Gap
 
@@ -64,7 +64,7 @@ class Handlers:
     def __init__(self) -> None:
         self._handlers: dict[str, list[_Added]] = {}
         #: Of adding and removing.
-        self._changing = threading.RLock()
+        self._changing = RLock()
 
     def add(self, channel: str, handler: Handler, *, received: bool = False) -> None:
         """Add a handler of the channel."""

@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import os
 import select
-import threading
 import time
 import weakref
 from collections import Counter, deque
@@ -30,6 +29,7 @@ from psycopg import pq
 
 from pynotify._finalizing import WeakKeyDictionary
 from pynotify._hot import finalizer
+from pynotify._locks import Lock, RLock
 from pynotify.errors import (
     ActiveTransaction,
     ConnectionLost,
@@ -106,7 +106,7 @@ class Hub:
     def __init__(self) -> None:
         self.listeners: Counter[str] = Counter()
         #: Held while the counts change with the LISTEN or UNLISTEN that they stand for.
-        self.listening = threading.RLock()
+        self.listening = RLock()
         # Weak, or a PubSub that was never closed would keep the connection.
         self._members: tuple[weakref.ref[BasePostgresTransport], ...] = ()
         # One object, so that it can be removed again.
@@ -138,7 +138,7 @@ class Hub:
 
 
 _hubs: WeakKeyDictionary[AnyPostgresConnection, Hub] = WeakKeyDictionary()
-_hubs_lock = threading.Lock()
+_hubs_lock = Lock()
 
 
 def hub_of(connection: AnyPostgresConnection) -> Hub:

@@ -58,13 +58,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import weakref
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynotify._finalizing import WeakSet
 from pynotify._hot import finalizer
+from pynotify._locks import Lock, RLock
 from pynotify._log import logger
 from pynotify._process import reset_after_fork
 from pynotify.pubsub._arrays import Place, order_of
@@ -131,7 +131,7 @@ class Arena:
 
     def __init__(self, files: ArrayFiles, limit: int, queue: Callable[[], Queue]) -> None:
         self._files, self._limit, self._queue = files, limit, queue
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._locks: LockFile | None = None
         self._number = self._generation = self._next = self._dropped = self._bytes = 0
         #: Locked, and written to by no thread; the last one is the warmest.
@@ -147,7 +147,7 @@ class Arena:
 
     def reset_in_child(self) -> None:
         """Forget the parent's blocks.  Closed, not unlocked."""
-        self._lock, self._closed = threading.Lock(), True
+        self._lock, self._closed = Lock(), True
         if self._locks is not None:
             self._locks.close()
         self._free, self._sent, self._unread, self._read = [], deque(), deque(), deque()
@@ -385,7 +385,7 @@ class _Held:
     def __init__(self, files: ArrayFiles) -> None:
         self._files = files
         self.locks = LockFile(files.lock_path)
-        self._lock = threading.RLock()
+        self._lock = RLock()
         #: The thread that has the lock is in a method.
         self._busy = False
         self._counts: dict[int, int] = {}
@@ -533,7 +533,7 @@ class _Held:
 
     def after_fork_in_child(self) -> None:
         """Have other locks on the same blocks."""
-        self._lock, self._busy = threading.RLock(), False
+        self._lock, self._busy = RLock(), False
         locks, self._in_child = self._in_child, None
         if locks is not None:
             self.locks.close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pynotify._locks import Lock
 from pynotify._log import logger
 from pynotify._types import Gap, Notify
 from pynotify.errors import ConnectionLost, InterfaceError, OperationalError
@@ -42,7 +42,7 @@ class State:
             max_object=max_object, max_pending=max_pending, decode_json=decoder(self._codec)
         )
         #: Of the assembler.
-        self._assembling = threading.Lock()
+        self._assembling = Lock()
         self._handlers = Handlers()
         #: What the transport has received; it stays until an object was made of it.
         self._came: deque[Notify | Gap | Segment] = deque()

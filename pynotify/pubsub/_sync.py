@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pynotify._closing import ClosedByWith
 from pynotify._connection import Connection
 from pynotify._headers import take
+from pynotify._locks import RLock
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._arrays import Reference
 from pynotify.pubsub._dispatch import Received, report
@@ -88,9 +89,9 @@ class PubSub(ClosedByWith, State):
         self._interval = interval
         self._make = connection if callable(connection) else None
         #: Held while receiving: what has come is put together in the order in which it came.
-        self._receiving = threading.RLock()
+        self._receiving = RLock()
         #: Of `_transport`, and of `_channels` with what the transport listens to.
-        self._connecting = threading.RLock()
+        self._connecting = RLock()
         self._ending = threading.Event()
         self._transport: Transport | None = self._over(
             connection() if callable(connection) else connection

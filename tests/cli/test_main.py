@@ -45,6 +45,7 @@ def test_version() -> None:
         ["notify"],
         ["notify", "c", "two", "words"],
         ["notify", "c", "payload", "--lines"],
+        ["notify", "c", "--lines", "--listeners"],
         ["listen", "c", "--count", "0"],
         ["listen", "c", "--timeout", "nan"],
         ["listen", "c", "--timeout", "-1"],

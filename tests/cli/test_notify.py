@@ -157,3 +157,11 @@ def test_bad_channel(engine_name: str) -> None:
     done = run("notify", "-n", engine_name, "", "hello")
     assert done.status == 1
     assert "channel name cannot be empty" in done.err
+
+
+def test_how_many_listen(engine_name: str, conn: pynotify.Connection, received: Received) -> None:
+    done = run("notify", "-n", engine_name, "c", "hello", "--listeners", "--header", "k=v")
+    assert (done.status, done.out, done.err) == (0, "1\n", "")
+    assert received() == [b"hello"]
+    conn.unlisten("c")
+    assert run("notify", "-n", engine_name, "c", "hello", "--listeners").out == "0\n"

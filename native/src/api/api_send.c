@@ -240,6 +240,11 @@ PN_API int pn_txn_unsubscribe_pattern(pn_txn *txn, const char *pattern, size_t p
     return act_on(txn, PN_ACTION_UNSUBSCRIBE, true, pattern, pattern_len);
 }
 
+PN_API void pn_txn_count_listeners(pn_txn *txn, uint32_t *count)
+{
+    txn->listeners = count;
+}
+
 PN_API int pn_txn_bump(pn_txn *txn, uint32_t index)
 {
     int rc = check_open(txn);

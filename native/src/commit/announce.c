@@ -96,6 +96,40 @@ static void interest_database_locked(struct pn_commit *c, QueuePosition begin, Q
         }
 }
 
+static bool listens_locked(const struct pn_commit *c, const struct pn_pending_channel *ch,
+                           uint32_t slot)
+{
+    pn_assert_held(c->conn->seg);
+    struct pn_segment *seg = c->conn->seg;
+    if (ch->heard && pn_channel_listens(seg, ch->entry, slot))
+        return true;
+    struct pn_pattern_walk walk = pn_pattern_walk_begin(seg);
+    struct GlobalChannelEntry *e = NULL;
+    while (ch->matched &&
+           (e = pn_pattern_next_locked(seg, &walk, c->conn->dboid, ch->name, ch->name_len)) != NULL)
+        if (pn_channel_listens(seg, e, slot))
+            return true;
+    return false;
+}
+
+/* `announced` alone would not do: with signaling="broadcast" others are told as well. */
+uint32_t pn_count_listeners_locked(const struct pn_commit *c)
+{
+    pn_assert_held(c->conn->seg);
+    const struct pn_segment *seg = c->conn->seg;
+    uint32_t count = 0;
+    for (uint32_t slot = 0; slot < seg->max_backends; slot++) {
+        const struct QueueBackendStatus *backend = &seg->backend[slot];
+        if (backend->announced != c->xid || pn_load_relaxed(&backend->bridge) != 0)
+            continue;
+        bool listens = false;
+        for (size_t i = 0; !listens && i < c->nchannels; i++)
+            listens = listens_locked(c, &c->channels[i], slot);
+        count += listens;
+    }
+    return count;
+}
+
 static void store_counters_locked(struct pn_commit *c)
 {
     pn_assert_held(c->conn->seg);

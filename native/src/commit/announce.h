@@ -57,6 +57,8 @@ static inline struct pn_entry_stamp pn_commit_stamp(const struct pn_commit *c)
 
 /* Steps f to h: from and want, the counters, the fence, un-sleeping, woken.  Lock held. */
 void pn_announce_locked(struct pn_commit *c, QueuePosition begin, QueuePosition end);
+/* How many connections it was announced to since they listen; bridges apart.  Lock held. */
+uint32_t pn_count_listeners_locked(const struct pn_commit *c);
 /* Step i: the signals.  Lock not held. */
 void pn_signal_collected(struct pn_commit *c);
 

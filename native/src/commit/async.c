@@ -394,6 +394,8 @@ static int atcommit_locked(struct pn_commit *c)
         if (c->nops != 0)
             pn_topic_apply_locked(c);
         pn_announce_locked(c, begin, end);
+        if (__builtin_expect(c->txn != NULL && c->txn->listeners != NULL, 0))
+            *c->txn->listeners = pn_count_listeners_locked(c);
         if (end - pn_load_relaxed(&ctl->tail) >= c->conn->seg->capacity / 2)
             pn_queue_fill_warning_locked(c->conn, end, c->now);
     }

@@ -30,6 +30,7 @@ struct pn_txn {
     size_t nintents, intents_cap;
     struct pn_room_wait room; /* of its commit, or its prepare(), that was left with -EINTR */
     size_t *cancelled;        /* for its commit to say how many of its cancels ended something */
+    uint32_t *listeners;      /* likewise, how many connections its notifications are owed to */
 };
 
 /* A prepared transaction can be committed to the end, also when its connection was closed. */

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from contextlib import suppress
 from itertools import count
@@ -19,6 +18,7 @@ from kombu.transport.virtual.base import (
 )
 from kombu.utils.uuid import uuid
 
+from pynotify._locks import RLock
 from pynotify._log import logger
 from pynotify.contrib.kombu._feed import MOST, Feed, Held, Source
 from pynotify.contrib.kombu._wire import decoded, encoded, expiration
@@ -131,7 +131,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._getters: dict[str, Source] = {}
         #: Of consumers that were cancelled, until what they have is acknowledged.
         self._leaving: dict[Feed, str] = {}
-        self._settling = threading.RLock()
+        self._settling = RLock()
 
     @property
     def session(self) -> Session:
