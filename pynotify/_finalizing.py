@@ -34,7 +34,7 @@ def is_of_a_handler(exception: BaseException) -> bool:
     import signal  # noqa: PLC0415
     import threading  # noqa: PLC0415
 
-    if threading.current_thread() is not threading.main_thread():
+    if threading.get_ident() != threading.main_thread().ident:
         return False
     if not isinstance(exception, Exception) or "_raised_outside" in vars(exception):
         return True  # or it is raised behind another finalizer

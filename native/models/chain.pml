@@ -7,7 +7,7 @@
  *  1. NL listeners are processes with one slot each, and asleep.  NN notifiers commit once; which
  *     sleepers the commit interests is chosen freely.  A commit (under the lock) makes them awake and
  *     owed; CHAIN of them it signals afterwards, the others it leaves in `deferred`.
- *  2. A signal: is the slot claimed?  Then the flag, the proof that its liveness byte is held, and
+ *  2. A signal: is the slot claimed?  Then the proof that its liveness byte is held, the flag, and
  *     the signal, a step each.  One that was refused does not count, and the sender takes another from
  *     `deferred`.
  *  3. The handler runs beside the listener and its close(), at any time after the signal.  It takes the
@@ -64,11 +64,11 @@ inline signal(j)
     :: atomic { used[j] -> ok = 1 }
     :: atomic { else -> ok = 0 }
     fi;
+    STEP(ok = ok && held[j]);
     if
-    :: atomic { ok -> flag[j] = 1 }
+    :: atomic { ok && used[j] -> flag[j] = 1 }
     :: atomic { else -> skip }
     fi;
-    STEP(ok = ok && held[j]);
     STEP(if :: ok -> pending[j] = 1; sent++ :: else -> skip fi; ok = 0)
     /* PN_CRASH("signal:sent") */
 }

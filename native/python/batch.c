@@ -293,15 +293,36 @@ static int append_messages(struct batch *b, PyObject *list, unsigned long long l
     return 0;
 }
 
-/* Put everything into the sink by its extend(), which runs no Python code.  0 or -1. */
+/* Take out of the end of a deque what an extend() that failed has put there.  Frees no memory that
+ * is not its own, and needs none. */
+static void shorten(PyObject *sink, PyObject *pop, Py_ssize_t size)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    while (pop != NULL && PyObject_Size(sink) > size)
+        Py_XDECREF(PyObject_CallNoArgs(pop)); /* the caller has it, too */
+    PyErr_Restore(type, value, traceback);
+}
+
+/* Put everything, or nothing, into the sink by its extend(); no Python code runs.  0 or -1. */
 static int extend(struct batch *b, PyObject *sink, PyObject *made)
 {
-    PyObject *done = made == NULL ? NULL : PyObject_CallMethod(sink, "extend", "O", made);
-    if (done == NULL)
+    if (made == NULL)
         return -1;
-    b->pending = 0;
-    Py_DECREF(done);
-    return 0;
+    int collects = PyGC_Disable(); /* or others might take out of it meanwhile */
+    Py_ssize_t size = PyObject_Size(sink);
+    PyObject *pop = PyObject_GetAttrString(sink, "pop");
+    PyObject *done = pop == NULL ? NULL : PyObject_CallMethod(sink, "extend", "O", made);
+    if (done == NULL)
+        shorten(sink, pop, size);
+    else
+        b->pending = 0;
+    if (collects)
+        PyGC_Enable();
+    int rc = done == NULL ? -1 : 0;
+    Py_XDECREF(pop);
+    Py_XDECREF(done);
+    return rc;
 }
 
 /* Whether the read stopped at one of its limits, so that there may be more. */

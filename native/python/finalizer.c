@@ -103,15 +103,46 @@ static void raise_outside(PyObject *exception, PyObject *where)
     PyErr_WriteUnraisable(where);
 }
 
-/* Python code runs in it, which a signal handler may interrupt as well. */
-static bool is_of_a_handler(PyObject *exception)
+/* The first is kept.  Takes the reference, NULL: none. */
+static void keep(PyObject **first, PyObject *exception)
 {
-    PyObject *asked = pn_py_import("pynotify._finalizing", "is_of_a_handler");
-    PyObject *answer = asked ? PyObject_CallFunctionObjArgs(asked, exception, NULL) : NULL;
-    bool is = answer != Py_False;
-    PyErr_Clear();
-    Py_XDECREF(asked);
-    Py_XDECREF(answer);
+    if (*first == NULL)
+        *first = exception;
+    else
+        Py_XDECREF(exception);
+}
+
+/* What comes instead of an answer, and would come again. */
+static bool keeps_from_asking(PyObject *exception)
+{
+    return PyErr_GivenExceptionMatches(exception, PyExc_MemoryError) ||
+           PyErr_GivenExceptionMatches(exception, PyExc_RecursionError) ||
+           PyErr_GivenExceptionMatches(exception, PyExc_ImportError); /* the interpreter ends */
+}
+
+/* Python code runs in it, which a signal handler may interrupt as well: `interruption` is what that
+ * has raised, a new reference or NULL. */
+static bool is_of_a_handler(PyObject *exception, PyObject **interruption)
+{
+    bool is = false, answered = false;
+    *interruption = NULL;
+    for (int i = 0; !answered && i < TRIES; i++) {
+        PyObject *asked = pn_py_import("pynotify._finalizing", "is_of_a_handler");
+        PyObject *answer = asked ? PyObject_CallFunctionObjArgs(asked, exception, NULL) : NULL;
+        answered = answer != NULL;
+        is = answer == Py_True;
+        Py_XDECREF(asked);
+        Py_XDECREF(answer);
+        if (answered)
+            continue;
+        PyObject *raised = taken_exception();
+        answered = keeps_from_asking(raised);
+        is = !PyErr_GivenExceptionMatches(exception, PyExc_Exception); /* Ctrl-C */
+        if (answered)
+            Py_DECREF(raised);
+        else
+            keep(interruption, raised);
+    }
     return is;
 }
 
@@ -122,15 +153,15 @@ static PyObject *call(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *function = Py_NewRef(((struct finalizer *) self)->function), *before = NULL;
     PyObject *result = PyObject_Call(function, args, kwargs);
     for (int i = 0; result == NULL && i < TRIES; i++) {
-        PyObject *exception = taken_exception();
-        if (!is_of_a_handler(exception)) {
+        PyObject *exception = taken_exception(), *later;
+        bool its_own = !is_of_a_handler(exception, &later);
+        if (!its_own)
+            keep(&before, exception);
+        keep(&before, later);
+        if (its_own) {
             restore(exception);
             break;
         }
-        if (before == NULL)
-            before = exception;
-        else
-            Py_DECREF(exception);
         result = PyObject_Call(function, args, kwargs);
     }
     if (before != NULL) {

@@ -94,22 +94,84 @@ static PyObject *take_ahead(PyObject *self, PyObject *limit)
     return PyErr_Occurred() ? NULL : PyBool_FromLong(read_ahead((struct inlet *) self, count));
 }
 
-/* Move the first of a deque to its end, unless it is doomed.  0 or -1. */
-static int turn(PyObject *popleft, PyObject *append, PyObject *doomed)
+/* Which of the items have one of these numbers, a byte each; NULL with an exception. */
+static char *find_doomed(PyObject *items, PyObject *doomed)
 {
-    PyObject *item = PyObject_CallNoArgs(popleft);
-    PyObject *number = item == NULL ? NULL : PyLong_FromVoidPtr(item);
-    int doom = number == NULL ? -1 : PySet_Contains(doomed, number);
-    PyObject *done = item == NULL || doom > 0 ? Py_NewRef(Py_None)
-                                              : PyObject_CallFunctionObjArgs(append, item, NULL);
-    int rc = doom < 0 || done == NULL ? -1 : 0;
-    Py_XDECREF(done);
-    Py_XDECREF(number);
-    Py_XDECREF(item); /* the caller has it, too: nothing is freed, no Python code runs */
+    Py_ssize_t n = PyList_Size(items);
+    char *found = PyMem_Malloc((size_t) n + 1);
+    if (found == NULL)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; found != NULL && i < n; i++) {
+        PyObject *number = PyLong_FromVoidPtr(PyList_GetItem(items, i));
+        int is = number == NULL ? -1 : PySet_Contains(doomed, number);
+        Py_XDECREF(number);
+        found[i] = (char) is;
+        if (is < 0) {
+            PyMem_Free(found);
+            found = NULL;
+        }
+    }
+    return found;
+}
+
+enum { BLOCK = 64 }; /* items that a deque has room for at a time */
+
+/* Have memory in reserve for one block more: a deque keeps those that it has no use for. */
+static int reserve(PyObject *append, PyObject *pop)
+{
+    int rc = 0;
+    Py_ssize_t n = 0;
+    for (; rc == 0 && n < BLOCK; n += rc == 0) {
+        PyObject *done = PyObject_CallFunctionObjArgs(append, Py_None, NULL);
+        rc = done == NULL ? -1 : 0;
+        Py_XDECREF(done);
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    while (n-- > 0)
+        Py_XDECREF(PyObject_CallNoArgs(pop));
+    PyErr_Restore(type, value, traceback);
     return rc;
 }
 
-/* In one step: a receiver that reads without the lock sees the backlog before it, or after it. */
+/* Once around, since to take one out of the middle moves all others: an item is popped, and is
+ * appended unless it is doomed.  It takes no memory, what was popped was in one block at most that
+ * is not free yet; and frees none, the caller has the items. */
+static int turn(PyObject *popleft, PyObject *append, const char *doomed, Py_ssize_t n)
+{
+    int rc = 0;
+    for (Py_ssize_t i = 0; rc == 0 && i < n; i++) {
+        PyObject *item = PyObject_CallNoArgs(popleft), *done = NULL;
+        if (item != NULL && !doomed[i])
+            done = PyObject_CallFunctionObjArgs(append, item, NULL);
+        rc = item == NULL || (!doomed[i] && done == NULL) ? -1 : 0;
+        Py_XDECREF(done);
+        Py_XDECREF(item);
+    }
+    return rc;
+}
+
+/* The collector does not run, and no other Python code. */
+static int take_out_of(PyObject *backlog, PyObject *doomed)
+{
+    PyObject *items = PySequence_List(backlog);
+    char *found = items == NULL ? NULL : find_doomed(items, doomed);
+    PyObject *popleft = found == NULL ? NULL : PyObject_GetAttrString(backlog, "popleft");
+    PyObject *append = popleft == NULL ? NULL : PyObject_GetAttrString(backlog, "append");
+    PyObject *pop = append == NULL ? NULL : PyObject_GetAttrString(backlog, "pop");
+    int rc = pop == NULL || reserve(append, pop) < 0
+                 ? -1
+                 : turn(popleft, append, found, PyList_Size(items));
+    Py_XDECREF(pop);
+    Py_XDECREF(append);
+    Py_XDECREF(popleft);
+    PyMem_Free(found);
+    Py_XDECREF(items);
+    return rc;
+}
+
+/* In one step: a receiver that reads without the lock sees the backlog before it, or after it.
+ * Without memory nothing has happened. */
 static PyObject *take_out(PyObject *self, PyObject *doomed)
 {
     PyObject *backlog = ((struct inlet *) self)->backlog;
@@ -117,16 +179,13 @@ static PyObject *take_out(PyObject *self, PyObject *doomed)
         PyErr_SetString(PyExc_TypeError, "take_out() takes a set of numbers");
         return NULL;
     }
-    PyObject *popleft = PyObject_GetAttrString(backlog, "popleft");
-    PyObject *append = popleft == NULL ? NULL : PyObject_GetAttrString(backlog, "append");
-    /* From here on the collector does not run.  Once around: to take one out of the middle moves
-     * all others.  What is appended has the place of what was popped, so memory suffices. */
-    Py_ssize_t left = append == NULL ? -1 : PyObject_Size(backlog);
-    while (left > 0 && turn(popleft, append, doomed) == 0)
-        left--;
-    Py_XDECREF(popleft);
-    Py_XDECREF(append);
-    return left != 0 ? NULL : Py_NewRef(Py_None);
+    if (PySet_Size(doomed) == 0)
+        Py_RETURN_NONE;
+    int collects = PyGC_Disable();
+    int rc = take_out_of(backlog, doomed);
+    if (collects)
+        PyGC_Enable();
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *sleep_in_core(PyObject *self, PyObject *const *args, Py_ssize_t n)

@@ -167,7 +167,7 @@ static int begin_sleep(void)
             return 0;
         if (before != bell.fd)
             bell.programs = before;
-        int rc = PyErr_CheckSignals();
+        int rc = Py_MakePendingCalls();  /* signal handlers; and what finalizer.c has left */
         bool undone = bell.turn != turn; /* 5 */
         if (rc == 0 && !undone) {
             pn_set_wakeup_fd(bell.fd, bell.id);

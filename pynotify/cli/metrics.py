@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 _HIGHEST_PORT = 65535
 LOCAL = "127.0.0.1"
+#: Seconds that a client may send nothing of its request, or take nothing of the answer.
+PATIENCE = 10.0
 
 
 def port(text: str) -> int:
@@ -27,6 +30,21 @@ def place(text: str) -> tuple[str, int]:
     """The address and port that an argument names, [ADDRESS:]PORT."""
     address, _colon, last = text.rpartition(":")
     return address.removeprefix("[").removesuffix("]") or LOCAL, port(last)
+
+
+def patient(handler: type[Any], seconds: float) -> type[Any]:
+    """A handler of HTTP requests that waits no longer for its client: else half a request would
+    keep its thread for good.
+    """
+
+    class Patient(handler):  # type: ignore[misc]
+        timeout = seconds
+
+        def handle(self) -> None:
+            with contextlib.suppress(TimeoutError):
+                super().handle()
+
+    return Patient
 
 
 def serve(command: str, address: str, at: int, collector: Callable[[Any], Any]) -> str | None:
@@ -45,6 +63,7 @@ def serve(command: str, address: str, at: int, collector: Callable[[Any], Any]) 
     registry = client.CollectorRegistry(auto_describe=False)
     registry.register(collector(importlib.import_module("pynotify.contrib.prometheus")))
     server, _thread = client.start_http_server(at, addr=address, registry=registry)
+    server.RequestHandlerClass = patient(server.RequestHandlerClass, PATIENCE)
     bound, number = server.server_address[:2]
     host = f"[{bound}]" if ":" in bound else bound
     return f"metrics are at {host}:{number}/metrics"

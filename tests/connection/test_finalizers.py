@@ -6,6 +6,7 @@ Ctrl-C would be lost, and the rest of the work not done.
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
 import signal
@@ -199,6 +200,79 @@ def test_in_another_thread_all_are_its_own(monkeypatch: pytest.MonkeyPatch) -> N
         thread.join()
 
     assert reported(call, monkeypatch) == [error]
+
+
+def test_a_thread_of_the_programs_own_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """threading, which has not started it, is not told of it: it would keep an entry for good."""
+    known: list[threading.Thread] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        Raises(ValueError(), 1)
+        known.extend(threading.enumerate())
+        ended.set()
+
+    before = threading.enumerate()
+    assert len(reported(lambda: _thread.start_new_thread(run, ()) and ended.wait(), monkeypatch))
+    assert known == before
+
+
+def test_a_signal_while_it_is_asked_whose_an_error_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is reported, the exception of the handler comes out behind the finalizer."""
+    places = 0
+    for place in range(1, 1000):
+        error, at = ValueError("its own"), Anywhere(place)
+
+        def drop(error: ValueError = error) -> str:
+            held = [Raises(error, 1)]
+            held.clear()
+            return "not interrupted"
+
+        outcome: list[Any] = []
+
+        def attempt(at: Anywhere = at, drop: Any = drop, outcome: list[Any] = outcome) -> None:
+            outcome.append(at.attempt(drop))
+
+        found = reported(attempt, monkeypatch)
+        assert (outcome == [None]) == at.reached, place
+        assert found == [error], place
+        if not at.reached:
+            break
+        places += 1
+    assert places > 5
+
+
+class Notes:
+    """That its `__del__` has run."""
+
+    def __init__(self, run: list[int], depth: int) -> None:
+        self.run, self.depth = run, depth
+
+    @finalizer
+    def __del__(self) -> None:
+        self.run.append(self.depth)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_stack_that_is_too_deep_is_no_handler() -> None:
+    """Neither can the finalizer begin there, nor can it be asked why: nothing comes behind it."""
+
+    def drop_at(depth: int, held: list[Notes]) -> None:
+        if depth > 0:
+            drop_at(depth - 1, held)
+        else:
+            held.clear()
+
+    run: list[int] = []
+    for depth in range(sys.getrecursionlimit()):
+        held = [Notes(run, depth)]
+        try:
+            drop_at(depth, held)
+        except RecursionError:
+            assert held, "it came behind the finalizer"
+            break
+    assert len(run) < depth  # so there were some that did not run
+    assert run == list(range(len(run)))
 
 
 class _Error(Exception):

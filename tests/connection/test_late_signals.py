@@ -119,6 +119,42 @@ def test_handlers_run_before_the_sleep(play: Callable[[Part], Any]) -> None:
     assert play(_handled_first) == ["handled", "slept"]
 
 
+class _Told(BaseException):
+    pass
+
+
+class _Signalled:
+    """A signal comes while it goes; what the handler raises is to come behind that."""
+
+    gone = False
+
+    @_hot.finalizer
+    def __del__(self) -> None:
+        if not self.gone:
+            self.gone = True
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+
+def _raised_outside_first(conn: pynotify.Connection) -> list[str]:
+    order: list[str] = []
+
+    def handler(_number: int, _frame: object) -> None:
+        raise _Told
+
+    signal.signal(signal.SIGUSR2, handler)
+    held = [_Signalled()]
+    steps = [held.clear, _waiting(conn, SHORT), partial(order.append, "slept")]
+    try:
+        list(map(operator.call, steps))  # no bytecode comes in between
+    except _Told:
+        order.append("told")
+    return order
+
+
+def test_what_a_finalizer_has_left_comes_before_the_sleep(play: Callable[[Part], Any]) -> None:
+    assert play(_raised_outside_first) == ["told"]
+
+
 def _raises(conn: pynotify.Connection) -> tuple[str, int, int]:
     def handler(*_: object) -> None:
         raise KeyboardInterrupt

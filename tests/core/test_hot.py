@@ -19,14 +19,13 @@ import pynotify
 from forgetting import assert_forgotten
 from forking import in_child
 from locked import LockHolder
+from nomemory import without_memory_at
 from programs import ROOT, environment
 from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet, Taker
 from pynotify.topics import Topic
 from receiving import PATIENCE, payloads, wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call
-
-_testcapi = pytest.importorskip("_testcapi")
 
 
 @pytest.fixture
@@ -389,18 +388,6 @@ def test_nothing_is_kept_of_what_is_published(
         topic.publish(body=payload)
     after = [sys.getrefcount(thing) for thing in (payload, topic, conn._handle)]
     assert after == before
-
-
-def without_memory_at(place: int, call: Callable[[], Any]) -> tuple[Any, bool]:
-    """What the call returns when Python's allocation number `place` fails; whether it raised."""
-    _testcapi.set_nomemory(place, place + 1)
-    try:
-        result = call()
-    except MemoryError:
-        return None, True
-    finally:
-        _testcapi.remove_mem_hooks()
-    return result, False
 
 
 @pytest.mark.parametrize("headers", [None, {"k": "v"}], ids=["plain", "headers"])

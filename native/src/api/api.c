@@ -71,6 +71,7 @@ __attribute__((constructor)) static void register_hooks(void)
                                                   .consumers_woken = pn_consumers_woken,
                                                   .consumers_intact = pn_consumers_intact,
                                                   .consumers_forget = pn_consumers_forget,
+                                                  .consumers_watch = pn_consumers_watch,
                                                   .close_inherited = close_inherited};
 }
 

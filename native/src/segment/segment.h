@@ -91,7 +91,8 @@ struct pn_segment {
     char lock_prefix[300];                        /* their path but for the number */
     struct pn_segment *next; /* all segments of the process.  Under the process lock */
 
-    pn_atomic_u32 seats; /* connections of this process that watch (watch.c 8) */
+    pn_atomic_u32 seats;     /* connections of this process that watch (watch.c 8) */
+    pn_atomic_u32 passes_on; /* a thread has to, since a handler could not.  W: handlers, it */
 
     pthread_mutex_t signal_mutex;        /* guards pidfds and own */
     struct pn_conn **own;                /* this process's connection in each slot, or NULL */
@@ -143,6 +144,8 @@ struct pn_segment_hooks {
      * Process lock held */
     bool (*consumers_intact)(struct pn_conn *);
     void (*consumers_forget)(struct pn_conn *); /* the same: they are not */
+    /* is that set in one of theirs?  signal_mutex held */
+    bool (*consumers_watch)(struct pn_conn *, int watched);
     /* in a forked child: what the parent's connection has open.  Async-signal-safe */
     void (*close_inherited)(struct pn_conn *);
 };

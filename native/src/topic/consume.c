@@ -128,6 +128,16 @@ void pn_consumers_forget(struct pn_conn *conn)
     }
 }
 
+bool pn_consumers_watch(struct pn_conn *conn, int watched)
+{
+    bool found = false;
+    struct pn_consumer *c = pn_load_acquire(&conn->consumers);
+    for (; c != NULL && !found; c = pn_load_acquire(&c->next))
+        found = pn_latch_watches(&c->sleep_set, watched) ||
+                (pn_load_acquire(&c->has_fd) != 0 && pn_is_in_set(c->epfd, watched, 0));
+    return found;
+}
+
 static int check_fd(const struct pn_consumer *c)
 {
     if (pn_load_relaxed(&c->fd_lost) == 0)

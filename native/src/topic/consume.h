@@ -50,9 +50,10 @@ int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch
 void pn_consume_set_latch(struct pn_consumer *c);
 pn_ref pn_consume_ref(const struct pn_consumer *consumer);
 
-/* The program has closed descriptors (wakeup/lost.c).  Process lock held. */
+/* The program has closed descriptors (wakeup/lost.c).  Process lock held; signal_mutex. */
 bool pn_consumers_intact(struct pn_conn *conn);
 void pn_consumers_forget(struct pn_conn *conn);
+bool pn_consumers_watch(struct pn_conn *conn, int watched);
 
 /* A signal handler, or a thread of this process's, tells its connection's consumers that they were
  * notified; `all`: that they are to look in any case.  Async-signal-safe. */

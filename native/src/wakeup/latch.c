@@ -86,9 +86,8 @@ static bool add_to_set(int set, int fd, uint32_t events, uint64_t data)
     return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-bool pn_latch_watches(const struct pn_conn *conn, int watched)
+bool pn_latch_watches(const struct pn_sleep_set *set, int watched)
 {
-    const struct pn_sleep_set *set = &conn->sleep_set;
     int fd = pn_load_acquire(&set->fd);
     return fd >= 0 && pn_is_in_set(fd, watched, data_of(set, THE_WATCHED));
 }

@@ -33,8 +33,8 @@ int pn_latch_block(struct pn_sleeper *sleeper);
 void pn_latch_set_wakeup_fd(int fd, uint32_t id);
 int pn_latch_sleep(int64_t timeout_ns);
 
-/* Is `watched` in the set that the connection's threads sleep on? */
-bool pn_latch_watches(const struct pn_conn *conn, int watched);
+/* Is `watched` in the set, if there is one, that threads sleep on? */
+bool pn_latch_watches(const struct pn_sleep_set *set, int watched);
 /* Are a latch, and the set of it and the watched, ours still, as far as they were made? */
 bool pn_latch_is_intact(const struct pn_conn *conn, const pn_atomic_i32 *latch,
                         const struct pn_sleep_set *set);

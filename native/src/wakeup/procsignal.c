@@ -161,11 +161,20 @@ static uint32_t check_proc_signal(struct pn_conn *conn)
     return reasons;
 }
 
+/* Without a descriptor the thread does it that the latch wakes, which looks after draining it. */
+static void pass_on(struct pn_conn *conn)
+{
+    if (pn_procsignal_try_to_pass_on(conn->seg, 0))
+        return;
+    pn_store_seq_cst(&conn->seg->passes_on, 1);
+    pn_latch_set(conn, PN_FD_POSTED);
+}
+
 static void procsignal_handler(int signo, siginfo_t *info, void *context)
 {
     int saved_errno = errno;
     uint32_t all_reasons = 0;
-    struct pn_segment *passes_on = NULL;
+    struct pn_conn *passes_on = NULL; /* one for each segment */
     pn_fetch_add(&in_handler, 1);
     uint32_t used = pn_load_acquire(&local_used);
     for (uint32_t i = 0; i < used; i++) {
@@ -190,12 +199,12 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
         pn_latch_wake(conn, walk_only ? PN_FD_NEIGHBOUR : PN_FD_SIGNALLED);
         if (walk_only)
             continue;
-        if (passes_on != NULL && passes_on != conn->seg)
-            pn_procsignal_pass_on(passes_on, 0);
-        passes_on = conn->seg;
+        if (passes_on != NULL && passes_on->seg != conn->seg)
+            pass_on(passes_on);
+        passes_on = conn;
     }
     if (passes_on != NULL) /* after the flags were taken (send.c 3) */
-        pn_procsignal_pass_on(passes_on, 0);
+        pass_on(passes_on);
     pn_fetch_sub(&in_handler, 1);
     if ((all_reasons & 1U << PROCSIG_LOG_STACK) != 0)
         pn_stack_print();
@@ -410,6 +419,9 @@ void pn_clear_owed(struct pn_conn *conn)
 {
     pn_take_owed(conn);
     PN_CRASH("wake:owed-cleared");
+    if (__builtin_expect(pn_load_relaxed(&conn->seg->passes_on) != 0, 0) &&
+        pn_exchange(&conn->seg->passes_on, 0) != 0)
+        pn_procsignal_flush(conn->seg);
 }
 
 bool pn_wake_self(struct pn_conn *conn)

@@ -52,7 +52,8 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
 bool pn_wake_self(struct pn_conn *conn);
 /* The owner, awake at `pos`: go to sleep there.  False: something came, awake again. */
 bool pn_fall_asleep(struct pn_conn *conn, QueuePosition pos);
-/* Clear `owed` between draining the latch and loading pos (R2, R3). */
+/* Clear `owed` between draining the latch and loading pos (R2, R3); and pass signals on where the
+ * handler could not. */
 void pn_clear_owed(struct pn_conn *conn);
 
 #endif

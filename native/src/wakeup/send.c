@@ -24,15 +24,18 @@
  *    passes on once; but since it does that after it has taken the flags, each flag that was set is
  *    followed by a look at deferred[], and the chain ends only when that is empty.  A handler that
  *    comes after its slot was freed finds no flag, so close() passes on: no commit that counts on
- *    the slot comes after that (chain.pml).  Only a notifier in a stream, that is one that
+ *    the slot comes after that (chain.pml).  A handler that has no descriptor left leaves it to the
+ *    thread that it wakes, which may give one up; so does close().  One in a sandbox that refuses
+ *    pidfds leaves all where it is, to the others.  Only a notifier in a stream, that is one that
  *    committed less than a millisecond ago, defers; and the next process to commit signals what has
  *    stood in deferred[] for longer than that, since the processes that were signalled may be
- *    stopped, or without descriptors.  A process that dies with a claimed bit is like a notifier
- *    that dies before its signal: `owed` stays.
+ *    stopped.  A process that dies with a claimed bit is like a notifier that dies before its
+ *    signal: `owed` stays.
  */
 #define _GNU_SOURCE
 #include "wakeup/send.h"
 
+#include <errno.h>
 #include <unistd.h>
 
 #include "backend/backend.h"
@@ -106,13 +109,39 @@ static int catches(struct QueueBackendStatus *backend, int32_t pid, int signo)
     return 1;
 }
 
+/* What is told by one signal, to slots of one process. */
+struct telling {
+    enum pn_procsignal_reason reason;
+    const uint32_t *slot;
+    uint32_t n;
+    bool passed_on; /* by the chain */
+};
+
+static void set_flags(struct pn_segment *seg, const struct telling *what)
+{
+    for (uint32_t i = 0; i < what->n; i++) {
+        struct QueueBackendStatus *backend = &seg->backend[what->slot[i]];
+        if (pn_load_acquire(&backend->state) == PN_SLOT_CLAIMED)
+            pn_store_release(&backend->pss_signalFlags[what->reason], 1);
+    }
+    if (what->reason == PROCSIG_NEIGHBOUR)
+        PN_CRASH("watch:flag");
+    else if (!what->passed_on)
+        PN_CRASH("signal:flag");
+    if (what->n > 1 && what->passed_on)
+        PN_CRASH("chain:flags");
+    else if (what->n > 1)
+        PN_CRASH("signal:flags");
+}
+
 /*
- * Async-signal-safe.  1 sent, 0 not to be signalled, -errno: no descriptor is left, or the pidfd is
- * of no use any more.
+ * Set the flags, and signal.  Async-signal-safe.  1 sent, 0 not to be signalled, -errno: no
+ * descriptor is left, or the pidfd is of no use any more.
  */
 static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t generation, int32_t pid,
-                           int pidfd, bool counted)
+                           int pidfd, const struct telling *what)
 {
+    bool counted = what->reason < PROCSIG_NEIGHBOUR;
     struct QueueBackendStatus *backend = &seg->backend[slot];
     int signo = pn_load_acquire(&backend->signo);
     if (!pn_may_wake(signo) || pn_load_acquire(&backend->generation) != generation)
@@ -122,6 +151,7 @@ static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t gener
         rc = catches(backend, pid, signo);
     if (rc != 1)
         return pn_is_short(rc) ? rc : 0; /* owed stays: its own slow timer looks */
+    set_flags(seg, what); /* no sooner: with a flag a foreign raise() may be taken for ours */
     uint64_t value = (uint64_t) PN_SIGNAL_MAGIC << 32 | slot;
     rc = pn_os_pidfd_signal(pidfd, signo, value);
     if (rc == 0 && counted)
@@ -132,7 +162,8 @@ static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t gener
 }
 
 /* As signal_if_there(). */
-static int try_to_send(struct pn_segment *seg, uint32_t slot, bool counted, int32_t *target)
+static int try_to_send(struct pn_segment *seg, uint32_t slot, const struct telling *what,
+                       int32_t *target)
 {
     struct QueueBackendStatus *backend = &seg->backend[slot];
     struct pn_pidfd_cache_entry *entry = &seg->pidfds[slot];
@@ -146,7 +177,7 @@ static int try_to_send(struct pn_segment *seg, uint32_t slot, bool counted, int3
         if (rc != 0)
             return rc;
     }
-    int rc = signal_if_there(seg, slot, generation, pid, entry->fd, counted);
+    int rc = signal_if_there(seg, slot, generation, pid, entry->fd, what);
     if ((rc < 0 && !pn_is_short(rc)) || entry->id == 0)
         forget_pidfd(seg, entry);
     return rc;
@@ -167,12 +198,12 @@ static bool give_up_a_descriptor(struct pn_segment *seg, uint32_t slot)
     return false;
 }
 
-static bool send_to_other(struct pn_segment *seg, uint32_t slot, bool counted)
+static bool send_to_other(struct pn_segment *seg, uint32_t slot, const struct telling *what)
 {
     int32_t pid;
-    int rc = try_to_send(seg, slot, counted, &pid);
+    int rc = try_to_send(seg, slot, what, &pid);
     for (int i = 0; pn_is_short(rc) && i < PN_TRIES && give_up_a_descriptor(seg, slot); i++)
-        rc = try_to_send(seg, slot, counted, &pid); /* other threads open files, too */
+        rc = try_to_send(seg, slot, what, &pid); /* other threads open files, too */
     if (rc < 0 && rc != -ESRCH) /* the dead one's slot is reaped when it is needed */
         pn_unsent_note(seg, pid, rc);
     pn_spare_fill(seg);
@@ -187,11 +218,12 @@ void pn_take_owed(const struct pn_conn *conn)
         pn_fetch_and(word, ~mask);
 }
 
-bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason)
+/* By a signal to the process of `slot`, which is one of those. */
+static bool tell(struct pn_segment *seg, uint32_t slot, const struct telling *what)
 {
-    struct QueueBackendStatus *backend = &seg->backend[slot];
+    enum pn_procsignal_reason reason = what->reason;
     bool sent = true;
-    if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED)
+    if (pn_load_acquire(&seg->backend[slot].state) != PN_SLOT_CLAIMED)
         return false;
     pthread_mutex_lock(&seg->signal_mutex);
     struct pn_conn *own = seg->own[slot];
@@ -208,15 +240,15 @@ bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsigna
         pn_latch_set(own, PN_FD_SIGNALLED);
         pn_fetch_add_relaxed(&seg->ctl->free.signals_sent, 1);
     } else {
-        pn_store_release(&backend->pss_signalFlags[reason], 1);
-        if (reason == PROCSIG_NEIGHBOUR)
-            PN_CRASH("watch:flag");
-        else
-            PN_CRASH("signal:flag");
-        sent = send_to_other(seg, slot, reason < PROCSIG_NEIGHBOUR);
+        sent = send_to_other(seg, slot, what);
     }
     pthread_mutex_unlock(&seg->signal_mutex);
     return sent;
+}
+
+bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason)
+{
+    return tell(seg, slot, &(struct telling) {.reason = reason, .slot = &slot, .n = 1});
 }
 
 /* ---- slots of one process -------------------------------------------------------------------- */
@@ -229,13 +261,6 @@ void pn_send_begin(struct pn_send_run *run, struct pn_segment *seg)
     run->sent = run->own = 0;
 }
 
-static void set_flag(struct pn_segment *seg, uint32_t slot)
-{
-    struct QueueBackendStatus *backend = &seg->backend[slot];
-    if (pn_load_acquire(&backend->state) == PN_SLOT_CLAIMED)
-        pn_store_release(&backend->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
-}
-
 static bool is_of(const struct pn_segment *seg, uint32_t slot, int32_t pid, int32_t signo)
 {
     const struct QueueBackendStatus *backend = &seg->backend[slot];
@@ -246,12 +271,11 @@ static bool is_of(const struct pn_segment *seg, uint32_t slot, int32_t pid, int3
 static void send_run(struct pn_send_run *run)
 {
     bool ours = run->pid == pn_my_pid, sent = false;
-    for (uint32_t i = 1; !ours && i < run->n; i++)
-        set_flag(run->seg, run->slot[i]);
-    if (run->n > 1)
-        PN_CRASH("signal:flags");
     for (uint32_t i = 0; i < run->n && (ours || !sent); i++) {
-        sent = pn_procsignal_send(run->seg, run->slot[i], PROCSIG_NOTIFY_INTERRUPT);
+        const struct telling what = {.reason = PROCSIG_NOTIFY_INTERRUPT,
+                                     .slot = ours ? &run->slot[i] : run->slot,
+                                     .n = ours ? 1 : run->n};
+        sent = tell(run->seg, run->slot[i], &what);
         run->sent += sent;
         run->own += sent && ours;
         sent = sent && is_of(run->seg, run->slot[i], run->pid, run->signo);
@@ -279,7 +303,8 @@ int pn_send_end(struct pn_send_run *run)
 
 /* ---- the chain ------------------------------------------------------------------------------- */
 
-/* As pn_procsignal_send, but without locks and caches.  As signal_if_there(). */
+/* As pn_procsignal_send, but without locks and caches.  As signal_if_there(); -ENOSYS: this process
+ * can signal none. */
 static int send_deferred(const struct pn_send_run *run, uint32_t slot)
 {
     struct pn_segment *seg = run->seg;
@@ -291,12 +316,10 @@ static int send_deferred(const struct pn_send_run *run, uint32_t slot)
         return 0;
     int pidfd = pn_os_pidfd_open(pid);
     if (pidfd < 0)
-        return pidfd; /* before any flag: with one, a foreign raise() may be taken for ours */
-    for (uint32_t i = 0; i < run->n; i++)
-        set_flag(seg, run->slot[i]);
-    if (run->n > 1)
-        PN_CRASH("chain:flags");
-    int rc = signal_if_there(seg, slot, generation, pid, pidfd, true);
+        return pidfd == -EPERM ? -ENOSYS : pidfd; /* that of a signal is the target's */
+    const struct telling what = {
+        .reason = PROCSIG_NOTIFY_INTERRUPT, .slot = run->slot, .n = run->n, .passed_on = true};
+    int rc = signal_if_there(seg, slot, generation, pid, pidfd, &what);
     close(pidfd);
     return rc;
 }
@@ -352,7 +375,7 @@ static int send_deferred_run(const struct pn_send_run *run)
     for (uint32_t i = 0; i < run->n && !told; i++) {
         rc = send_deferred(run, slot[i]);
         told = rc == 1 && is_of(seg, slot[i], run->pid, run->signo);
-        if (pn_is_short(rc)) { /* for a committer, which may give a descriptor up */
+        if (pn_is_short(rc) || rc == -ENOSYS) { /* for those that can */
             for (; i < run->n; i++)
                 pn_fetch_or(&seg->deferred[slot[i] / 64], 1ULL << (slot[i] % 64));
         } else if (rc < 0 && rc != -ESRCH) {
@@ -363,20 +386,27 @@ static int send_deferred_run(const struct pn_send_run *run)
 }
 
 /* A process that cannot be signalled (dead, polling) passes nothing on, and does not count. */
-void pn_procsignal_pass_on(struct pn_segment *seg, int already)
+bool pn_procsignal_try_to_pass_on(struct pn_segment *seg, int already)
 {
     struct pn_send_run run;
     pn_send_begin(&run, seg);
     while (already < PN_CHAIN && pn_load_relaxed(&seg->ctl->deferred_at) != 0) {
         int64_t first = claim_deferred(seg);
         if (first < 0)
-            return;
+            return true;
         claim_run(&run, (uint32_t) first);
         int rc = send_deferred_run(&run);
-        if (pn_is_short(rc))
-            return;
+        if (pn_is_short(rc) || rc == -ENOSYS)
+            return rc == -ENOSYS;
         already += rc > 0;
     }
+    return true;
+}
+
+void pn_procsignal_pass_on(struct pn_segment *seg, int already)
+{
+    if (!pn_procsignal_try_to_pass_on(seg, already))
+        pn_procsignal_flush(seg);
 }
 
 void pn_procsignal_flush(struct pn_segment *seg)

@@ -36,9 +36,11 @@ void pn_send_add(struct pn_send_run *run, uint32_t slot);
 /* How many signals were sent, and latches of ours set. */
 int pn_send_end(struct pn_send_run *run);
 
-/* Signal deferred ones until PN_CHAIN processes really were.  Async-signal-safe: the handler calls
- * it, too. */
+/* Signal deferred ones until PN_CHAIN processes really were.  Async-signal-safe, for the handler.
+ * False: no descriptor is left for it. */
 #define PN_CHAIN 2
+bool pn_procsignal_try_to_pass_on(struct pn_segment *seg, int already);
+/* The same, and without a descriptor all of them, as the next.  Lock not held. */
 void pn_procsignal_pass_on(struct pn_segment *seg, int already);
 /* Signal all of them: the chain was too slow.  Lock not held. */
 void pn_procsignal_flush(struct pn_segment *seg);

@@ -196,8 +196,8 @@ static void reap_dead(struct pn_conn *conn)
     int n = epoll_wait(pn_load_relaxed(&w->epfd), dead, PN_NEIGHBOURS, 0);
     for (int i = 0; i < n; i++)
         for (uint32_t k = 0; k < w->n; k++)
-            if (w->neighbour[k].fd == dead[i].data.fd) {
-                epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_DEL, dead[i].data.fd, NULL);
+            if ((uint64_t) w->neighbour[k].fd == dead[i].data.u64) {
+                epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_DEL, w->neighbour[k].fd, NULL);
                 w->neighbour[k].dead = true;
             }
     for (uint32_t k = 0; k < w->n;) {
@@ -223,6 +223,12 @@ static bool listens(const struct pn_conn *conn)
 
 enum found { LIVES, LIES_DEAD };
 
+/* All of its data, by which the set is known again: `data.fd` alone would leave half of it open. */
+static struct epoll_event event_of(int fd)
+{
+    return (struct epoll_event) {.events = EPOLLIN, .data.u64 = (uint64_t) fd};
+}
+
 /* The pidfd is opened before the byte is looked at: then the byte's holder is the pidfd's. */
 static enum found watch_process(struct pn_conn *conn, uint32_t slot, int32_t pid)
 {
@@ -247,7 +253,7 @@ static enum found watch_process(struct pn_conn *conn, uint32_t slot, int32_t pid
             close(fd);
         return LIES_DEAD;
     }
-    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+    struct epoll_event event = event_of(fd);
     if (fd < 0 || epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_ADD, fd, &event) != 0) {
         if (fd >= 0)
             close(fd);
@@ -320,7 +326,7 @@ static void forget_others(struct pn_watch *w)
  * of ours.  What EPOLL_CTL_MOD stores is what is there. */
 static bool was_closed(const struct pn_watch *w, const struct pn_neighbour *neighbour)
 {
-    struct epoll_event event = {.events = EPOLLIN, .data.fd = neighbour->fd};
+    struct epoll_event event = event_of(neighbour->fd);
     return !neighbour->dead &&
            (!pn_is_pidfd(neighbour->fd, neighbour->id) ||
             epoll_ctl(pn_load_relaxed(&w->epfd), EPOLL_CTL_MOD, neighbour->fd, &event) != 0);
@@ -334,8 +340,16 @@ static bool any_was_closed(const struct pn_watch *w)
     return any;
 }
 
+static bool consumers_watch(struct pn_conn *conn, int set)
+{
+    pthread_mutex_lock(&conn->seg->signal_mutex); /* none is freed meanwhile */
+    bool found = pn_segment_hooks.consumers_watch(conn, set);
+    pthread_mutex_unlock(&conn->seg->signal_mutex);
+    return found;
+}
+
 /* It has a pidfd of ours, or is in a set that is ours. */
-static bool set_is_ours(const struct pn_conn *conn)
+static bool set_is_ours(struct pn_conn *conn)
 {
     const struct pn_watch *w = &conn->watch;
     int set = pn_load_relaxed(&w->epfd);
@@ -343,7 +357,8 @@ static bool set_is_ours(const struct pn_conn *conn)
         if (!w->neighbour[k].dead && !was_closed(w, &w->neighbour[k]))
             return pn_is_in_set(set, w->neighbour[k].fd, (uint64_t) w->neighbour[k].fd);
     return pn_is_kind(set, PN_KIND_EPOLL) &&
-           (pn_latch_watches(conn, set) || (w->in_epfd && pn_is_in_set(conn->epfd, set, 0)));
+           (pn_latch_watches(&conn->sleep_set, set) ||
+            (w->in_epfd && pn_is_in_set(conn->epfd, set, 0)) || consumers_watch(conn, set));
 }
 
 /* What has the number of one by now is not in the set, or was put there by us. */

@@ -1,8 +1,13 @@
 /* One signal for the slots of a process, however many it has; and which of them proves it. */
 #include "children.h"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 
 #include "backend/backend.h"
@@ -10,12 +15,13 @@
 
 enum { SLOTS = 100 }; /* more than a run holds */
 
-static int later[2];
+static int go[2], later[2];
 
 static void begin_many(void)
 {
     pn_options o = test_options();
     o.max_backends = SLOTS + 10;
+    CHECK_EQ(pipe(go), 0);
     CHECK_EQ(pipe(later), 0);
     begin_with(&o);
     mine = test_connect(engine);
@@ -24,8 +30,10 @@ static void begin_many(void)
 static void end_many(void)
 {
     end();
-    close(later[0]);
-    close(later[1]);
+    for (int i = 0; i < 2; i++) {
+        close(go[i]);
+        close(later[i]);
+    }
 }
 
 /* The notifier's last commit is long ago, or it was just now. */
@@ -184,17 +192,24 @@ static void test_our_own(void)
     end_many();
 }
 
+/* One, or as many connections as it says. */
 static void deaf(void *arg)
 {
-    (void) arg;
-    pn_conn *conn = test_connect(engine);
-    test_listen(conn, "c");
-    asleep(conn);
+    enum { MOST = 2 };
+    int n = arg == NULL ? 1 : *(const int *) arg;
+    pn_conn *conn[MOST];
+    for (int i = 0; i < n; i++) {
+        conn[i] = test_connect(engine);
+        test_listen(conn[i], "c");
+        asleep(conn[i]);
+    }
     CHECK(signal(SIGUSR1, SIG_IGN) != SIG_ERR); /* a host that takes the handler away */
     test_tell(up);
     test_hear(down);
-    CHECK_POLL(conn, "x");
-    pn_conn_close(conn);
+    for (int i = 0; i < n; i++) {
+        CHECK_POLL(conn[i], "x");
+        pn_conn_close(conn[i]);
+    }
 }
 
 /* Both heads of the chain cannot be signalled; our own latches, set as well, pass nothing on. */
@@ -228,10 +243,21 @@ static void test_our_own_are_no_heads(void)
     end_many();
 }
 
-/* Signalled, but its handler never runs: it closes before. */
-static void closes_unheard(void *arg)
+/* A process at its limit: what it closes it may open again. */
+static void use_up_descriptors(void)
 {
-    (void) arg;
+    struct rlimit limit;
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 64;
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    while (dup(STDERR_FILENO) >= 0)
+        ;
+    CHECK_EQ(errno, EMFILE);
+}
+
+/* Signalled, but its handler never runs: it closes before; perhaps without a descriptor left. */
+static void closes_unheard(void *without)
+{
     sigset_t blocked;
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "c");
@@ -239,21 +265,23 @@ static void closes_unheard(void *arg)
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGUSR1);
     CHECK_EQ(pthread_sigmask(SIG_BLOCK, &blocked, NULL), 0);
+    if (without != NULL)
+        use_up_descriptors();
     test_tell(up);
-    test_hear(down);
+    test_hear(go);
     pn_conn_close(conn);
     test_tell(up);
     test_hear(later); /* a process that ends tells those that watch it */
 }
 
 /* Both heads of the chain close before their handlers run (chain.pml). */
-static void test_a_listener_that_closes_passes_on(void)
+static void the_heads_close(bool without_descriptors)
 {
     pid_t pid[PN_CHAIN + 1];
     int one = 1;
     begin_many();
     for (int i = 0; i < PN_CHAIN; i++) {
-        pid[i] = spawn(closes_unheard, NULL);
+        pid[i] = spawn(closes_unheard, without_descriptors ? &one : NULL);
         test_hear(up);
     }
     pid[PN_CHAIN] = spawn(many, &one);
@@ -265,7 +293,7 @@ static void test_a_listener_that_closes_passes_on(void)
     CHECK_OK(test_notify(mine, "c", "x"));
     CHECK_EQ(test_stat(engine).signals_sent, before + PN_CHAIN); /* none of them to the third */
     for (int i = 0; i < PN_CHAIN; i++)
-        test_tell(down);
+        test_tell(go); /* the third would take what comes by `down` for a head that is late */
     for (int i = 0; i <= PN_CHAIN; i++)
         test_hear(up);
     for (int i = 0; i < PN_CHAIN; i++)
@@ -274,6 +302,21 @@ static void test_a_listener_that_closes_passes_on(void)
     for (int i = 0; i <= PN_CHAIN; i++)
         CHECK_CHILD(pid[i], 0);
     end_many();
+}
+
+static void test_a_listener_that_closes_passes_on(void)
+{
+    the_heads_close(false);
+}
+
+static void test_so_does_one_without_descriptors(void)
+{
+    the_heads_close(true);
+}
+
+static uint32_t flag_of(uint32_t slot)
+{
+    return pn_load_relaxed(&test_inside()->backend[slot].pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT]);
 }
 
 /* A flag without a signal would have a foreign raise() be taken for ours. */
@@ -294,28 +337,147 @@ static void test_without_a_descriptor_no_flag_is_set(void)
     none = before;
     none.rlim_cur = 0;
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-    pn_procsignal_pass_on(seg, 0);
+    CHECK(!pn_procsignal_try_to_pass_on(seg, 0));
     CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
     CHECK_EQ(pn_load_relaxed(&seg->deferred[0]), ((1ULL << SOME) - 1) << 1);
     for (uint32_t slot = 1; slot <= SOME; slot++)
-        CHECK_EQ(pn_load_relaxed(&seg->backend[slot].pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT]), 0);
+        CHECK_EQ(flag_of(slot), 0);
     CHECK_OK(test_notify(mine, "c", "x"));
-    pn_procsignal_pass_on(seg, 0);
+    CHECK(pn_procsignal_try_to_pass_on(seg, 0));
     test_hear(up);
     test_tell(down);
     CHECK_CHILD(pid, 0);
     end_many();
 }
 
+static void passes_on_in_a_sandbox(void *error)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | *(const uint32_t *) error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const struct sock_fprog filter = {sizeof code / sizeof code[0], code};
+    CHECK_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    CHECK_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+    CHECK(pn_procsignal_try_to_pass_on(test_inside(), 0));
+}
+
+/* It can signal none, and takes none from those that can. */
+static void test_a_sandboxed_process_leaves_the_chain_to_others(void)
+{
+    enum { SOME = 5 };
+    int some = SOME;
+    begin_many();
+    struct pn_segment *seg = test_inside();
+    pid_t pid = spawn(many, &some);
+    test_hear(up);
+    for (uint32_t refused = 0; refused < 2; refused++) {
+        uint32_t error = refused == 0 ? EPERM : ENOSYS;
+        pn_fetch_or(&seg->owed[0], ((1ULL << SOME) - 1) << 1);
+        pn_store_relaxed(&seg->ctl->deferred_at, 1);
+        pn_fetch_or(&seg->deferred[0], ((1ULL << SOME) - 1) << 1);
+        CHECK_CHILD(spawn(passes_on_in_a_sandbox, &error), 0);
+        CHECK_EQ(pn_load_relaxed(&seg->deferred[0]), ((1ULL << SOME) - 1) << 1);
+    }
+    CHECK_OK(test_notify(mine, "c", "x"));
+    CHECK(pn_procsignal_try_to_pass_on(seg, 0));
+    test_hear(up);
+    test_tell(down);
+    CHECK_CHILD(pid, 0);
+    end_many();
+}
+
+/* Nor of a process that would not catch the signal. */
+static void test_what_is_not_signalled_has_no_flag(void)
+{
+    for (int n = 1; n <= 2; n++) {
+        begin_many();
+        pid_t pid = spawn(deaf, &n);
+        test_hear(up);
+        not_in_a_stream();
+        CHECK_OK(test_notify(mine, "c", "x"));
+        for (uint32_t slot = 1; slot <= (uint32_t) n; slot++) {
+            CHECK_EQ(flag_of(slot), 0);
+            CHECK(pn_load_relaxed(&test_inside()->owed[0]) >> slot & 1);
+        }
+        test_tell(down);
+        CHECK_CHILD(pid, 0);
+        end_many();
+    }
+}
+
+static void has_no_descriptor_left(void *by_descriptor)
+{
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "c");
+    int fd = by_descriptor != NULL ? asleep(conn) : -1;
+    if (fd < 0) {
+        int rc = test_wait(conn, 1000000); /* makes all that it sleeps on */
+        CHECK(rc == 0 || rc == -EINTR);
+    }
+    conn->next_timer_ns = INT64_MAX;
+    use_up_descriptors();
+    test_tell(up);
+    pn_batch *batch = pn_batch_new();
+    for (int64_t n = 0; n == 0;) { /* it is told of neighbours, too */
+        if (fd >= 0)
+            CHECK(readable(fd));
+        else
+            CHECK((n = test_wait(conn, -1)) == 1 || n == -EINTR);
+        CHECK((n = pn_poll(conn, batch, 0)) >= 0);
+    }
+    pn_batch_free(batch);
+    test_tell(up);
+    test_hear(down);
+    pn_conn_close(conn);
+}
+
+/* Both heads of the chain: their handlers cannot pass it on, the threads that they wake do. */
+static void the_heads_have_none_left(bool by_descriptor)
+{
+    pid_t pid[PN_CHAIN + 1];
+    int one = 1;
+    begin_many();
+    for (int i = 0; i < PN_CHAIN; i++) {
+        pid[i] = spawn(has_no_descriptor_left, by_descriptor ? &one : NULL);
+        test_hear(up);
+    }
+    pid[PN_CHAIN] = spawn(many, &one);
+    test_hear(up);
+    for (int i = 0; i < PN_CHAIN && !by_descriptor; i++)
+        CHECK_SOON(is_blocked(pid[i]) &&
+                   pn_load_acquire(&test_inside()->backend[i + 1].pos) & PN_ASLEEP);
+    in_a_stream();
+    CHECK_OK(test_notify(mine, "c", "x"));
+    for (int i = 0; i <= PN_CHAIN; i++)
+        test_hear(up);
+    for (int i = 0; i <= PN_CHAIN; i++)
+        test_tell(down);
+    for (int i = 0; i <= PN_CHAIN; i++)
+        CHECK_CHILD(pid[i], 0);
+    end_many();
+}
+
+static void test_heads_without_descriptors(void)
+{
+    the_heads_have_none_left(true);
+    the_heads_have_none_left(false);
+}
+
 int main(void)
 {
-    test_watchdog(60);
+    test_watchdog(100);
     RUN(test_a_signal_for_each_process);
     RUN(test_along_the_chain);
     RUN(test_the_next_one_is_tried);
     RUN(test_our_own);
     RUN(test_our_own_are_no_heads);
     RUN(test_a_listener_that_closes_passes_on);
+    RUN(test_so_does_one_without_descriptors);
     RUN(test_without_a_descriptor_no_flag_is_set);
+    RUN(test_a_sandboxed_process_leaves_the_chain_to_others);
+    RUN(test_what_is_not_signalled_has_no_flag);
+    RUN(test_heads_without_descriptors);
     return tests_done();
 }

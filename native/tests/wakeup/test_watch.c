@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #endif
 #include "children.h"
+#include "topics.h"
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -17,6 +18,7 @@
 #include "receive/receive.h"
 #include "segment/lock.h"
 #include "segment/lockfile.h"
+#include "topic/consume.h"
 #include "wakeup/watch.h"
 
 static void no_slow_timer(pn_conn *conn)
@@ -485,6 +487,53 @@ static void test_a_pidfd_that_the_program_has_closed_is_opened_again(void)
     }
 }
 
+static void look_in_vain(pn_consumer *c, bool by_descriptor)
+{
+    pn_message_out m;
+    int rc = pn_consumer_get(c, by_descriptor ? 0 : 1000000, &m);
+    CHECK(rc == 0 || rc == -EINTR);
+}
+
+/* Of a connection that has consumers only, and only they sleep on its set, or have given it out. */
+static void a_consumers_pidfd(int (*reuse)(void), bool by_descriptor)
+{
+    begin();
+    pid_t pid = start(false);
+    pn_conn *conn = test_connect(engine);
+    pn_ref channel = channel_of(conn, topic_of(conn, "t"), "c");
+    pn_consumer *c = consumer_with(conn, channel, NULL),
+                *other = consumer_with(conn, channel, NULL);
+    if (by_descriptor)
+        CHECK_OK(pn_consumer_fileno(c));
+    look_in_vain(c, by_descriptor);
+    int fd = pidfd_of(conn, pid);
+    if (by_descriptor || pn_load_relaxed(&c->sleep_set.fd) >= 0) { /* watch.c 9 */
+        close(fd);
+        if (reuse != NULL)
+            CHECK_EQ(reuse(), fd);
+        pn_store_relaxed(&conn->watch.check_at, 0); /* it is time */
+        look_in_vain(c, by_descriptor);
+        CHECK(sees(conn, pid));
+        CHECK_EQ(target(pidfd_of(conn, pid)), pid);
+    }
+    end_process(pid);
+    CHECK_SOON((look_in_vain(c, by_descriptor), !claimed(0)));
+    if (reuse != NULL && fcntl(fd, F_GETFD) >= 0)
+        CHECK_EQ(close(fd), 0);
+    CHECK_OK(pn_consumer_close(other));
+    CHECK_OK(pn_consumer_close(c));
+    pn_conn_close(conn);
+    end();
+}
+
+static void test_so_is_that_of_a_consumer(void)
+{
+    for (int which = 0; which < 2; which++) {
+        a_consumers_pidfd(NULL, which);
+        a_consumers_pidfd(a_latch, which);
+    }
+}
+
 /* ---- telling --------------------------------------------------------------------------------- */
 
 static void test_a_watcher_that_goes_or_unlistens_hands_over_those_behind_it(void)
@@ -701,6 +750,7 @@ int main(void)
     RUN(test_a_sleeper_tries_again);
     RUN(test_a_forked_child_does_not_keep_the_dead_readable);
     RUN(test_a_pidfd_that_the_program_has_closed_is_opened_again);
+    RUN(test_so_is_that_of_a_consumer);
     RUN(test_a_watcher_that_goes_or_unlistens_hands_over_those_behind_it);
     RUN(test_a_sleeper_walks_on_when_the_end_of_its_walk_goes);
     RUN(test_telling_is_not_counted_as_a_wake_up);
