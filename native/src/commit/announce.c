@@ -112,7 +112,10 @@ static bool listens_locked(const struct pn_commit *c, const struct pn_pending_ch
     return false;
 }
 
-/* `announced` alone would not do: with signaling="broadcast" others are told as well. */
+/*
+ * Those that were announced to; with signaling="broadcast", where others are as well, each of them
+ * is looked for in the channels and patterns, which takes as long as their product.
+ */
 uint32_t pn_count_listeners_locked(const struct pn_commit *c)
 {
     pn_assert_held(c->conn->seg);
@@ -122,7 +125,7 @@ uint32_t pn_count_listeners_locked(const struct pn_commit *c)
         const struct QueueBackendStatus *backend = &seg->backend[slot];
         if (backend->announced != c->xid || pn_load_relaxed(&backend->bridge) != 0)
             continue;
-        bool listens = false;
+        bool listens = seg->signaling != PN_SIGNAL_BROADCAST;
         for (size_t i = 0; !listens && i < c->nchannels; i++)
             listens = listens_locked(c, &c->channels[i], slot);
         count += listens;
