@@ -205,6 +205,24 @@ def test_what_was_computed_before_a_delete_is_not_kept(
     assert cache.get("key") == "new"
 
 
+def test_nor_is_what_was_added(new_cache: Callable[..., GenerationCache]) -> None:
+    """Not by get_or_set() either, which is get(), the function, and add()."""
+    cache = new_cache()
+    assert cache.get("key") is None
+    in_child(lambda: cache.delete("key"))
+    assert cache.add("key", "of before")
+    assert cache.get("key") is None
+
+    def computed() -> str:
+        in_child(lambda: cache.delete("key"))
+        return "of before"
+
+    assert cache.get_or_set("key", computed) == "of before"
+    assert cache.get("key") is None
+    assert cache.get_or_set("key", "new") == "new" == cache.get("key")
+    assert not cache.add("key", "another")
+
+
 def test_versions_names_and_bad_settings(new_cache: Callable[..., GenerationCache]) -> None:
     a, b = new_cache(name="a"), new_cache(name="b")
     a.set("key", 1, version=1)

@@ -390,7 +390,7 @@ DJANGO = """
 import sys
 import django
 from django.conf import settings
-host, port = sys.argv[1:]
+host, port, patience = sys.argv[1:]
 database = {"ENGINE": "django.db.backends.postgresql", "HOST": host, "PORT": port,
             "USER": "me", "NAME": "default"}
 settings.configure(DATABASES={"default": database})
@@ -407,7 +407,7 @@ with connection.cursor() as cursor:
         except LookupError:
             pass
         transaction.on_commit(lambda: cursor.execute("NOTIFY a, 'after'"))
-    heard = connection.connection.notifies(timeout=float(sys.argv[3]), stop_after=2)
+    heard = connection.connection.notifies(timeout=float(patience), stop_after=2)
     print([said.payload for said in heard])
 connection.close()
 """

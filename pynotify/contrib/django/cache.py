@@ -96,11 +96,9 @@ class GenerationCache(LocMemCache):  # type: ignore[misc]
         """The value, if no process has deleted it since."""
         made = self.make_and_validate_key(key, version=version)
         now = self._counters.get().now(made)
-        found = super().get(key, self, version=version)
-        if found is not self and found[0] == now:
-            return found[1]
+        found = self._found(key, now, version)
         if found is not self:
-            super().delete(key, version=version)
+            return found
         misses = self._misses()
         if len(misses) >= _MISSES:
             misses.clear()
@@ -125,7 +123,9 @@ class GenerationCache(LocMemCache):  # type: ignore[misc]
         version: int | None = None,
     ) -> bool:
         """Keep a value in this process unless it has one that is good."""
-        if self.get(key, self, version=version) is not self:
+        made = self.make_and_validate_key(key, version=version)
+        # Not get(), in vain it would be the one as of which the value counts.
+        if self._found(key, self._counters.get().now(made), version) is not self:
             return False
         return bool(
             super().add(key, self._dated(key, value, version), timeout=timeout, version=version)
@@ -166,6 +166,17 @@ class GenerationCache(LocMemCache):  # type: ignore[misc]
         """Forget everything in every process."""
         self._counters.get().bump([self._counters.get().all])
         super().clear()
+
+    def _found(self, key: Any, now: tuple[int, int], version: int | None) -> Any:
+        """The value of this process that is good now; itself: there is none."""
+        found = super().get(key, self, version=version)
+        if found is self:
+            return self
+        stored, value = found
+        if stored == now:
+            return value
+        super().delete(key, version=version)
+        return self
 
     # ---- when it was computed --------------------------------------------------------------
 
