@@ -30,6 +30,16 @@ _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 5.0
 
 
+class _Came(deque["Notify | Gap | Segment"]):
+    """`done` of the first are in `_ready`, or in the assembler, already."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done = 0
+
+
 class State:
     """Nothing here waits."""
 
@@ -45,9 +55,7 @@ class State:
         self._assembling = Lock()
         self._handlers = Handlers()
         #: What the transport has received; it stays until an object was made of it.
-        self._came: deque[Notify | Gap | Segment] = deque()
-        #: How many of the first in `_came` are in `_ready`, or in the assembler, already.
-        self._done = 0
+        self._came = _Came()
         #: What has come and was not handed out yet.
         self._ready: deque[Received] = deque()
         #: What finds the array of a reference; None: it is gone.
@@ -129,9 +137,9 @@ class State:
         came, ready, assembler = self._came, self._ready, self._assembler
         with self._assembling:
             while True:
-                while self._done:
+                while came.done:
                     del came[0]
-                    self._done -= 1  # no call: Ctrl-C cannot come before it
+                    came.done -= 1  # no call: Ctrl-C cannot come before it
                 if not came:
                     break
                 assembler.begin()
@@ -140,7 +148,7 @@ class State:
                     # From here on no call comes in between.
                     if received is not None:
                         ready += (received,)
-                    self._done = taken
+                    came.done = taken
                 except BaseException:
                     assembler.undo()
                     raise
@@ -159,7 +167,7 @@ class State:
             pass
         return None
 
-    def _assembled(self, came: deque[Notify | Gap | Segment]) -> tuple[Received | None, int]:
+    def _assembled(self, came: _Came) -> tuple[Received | None, int]:
         """What the first in `came` makes complete, and how many of them that took."""
         message = came[0]
         if isinstance(message, Gap):
@@ -167,17 +175,15 @@ class State:
             return Received(None, message, None), 1
         if message.channel not in self._channels:
             return None, 1
-        run, taken = run_of(came), 1
-        if run is not None and self._assembler.takes_run(run):
+        run, taken = run_of(came, self._assembler.room()), 1
+        if run is not None:
             message, taken = run.last, len(run.views)
         commit, headers = 0, b""
         if isinstance(message, Notify):
             commit, headers = message.seq, message.raw_headers
             message = Segment(message.channel, message.sender, message.pid, message.data)
-        take = self._assembler.take
-        arrived = (
-            take(message) if run is None or taken == 1 else self._assembler.take_run(message, run)
-        )
+        assembler = self._assembler
+        arrived = assembler.take(message) if run is None else assembler.take_run(message, run)
         if arrived is None:
             return None, taken
         obj = arrived.obj
@@ -224,8 +230,8 @@ class State:
         return senders_of_parts
 
     def _forget_came(self) -> None:
-        self._came *= 0
-        self._done = 0  # no call: Ctrl-C cannot come before it
+        # Not emptied: a signal handler that closes may have interrupted a look through it.
+        self._came = _Came()
 
     def _connected_again(self) -> None:
         """Messages sent while disconnected are lost; discard partial objects."""

@@ -231,18 +231,21 @@ class PubSub(ClosedByWith, State):
 
     def _receive(self, timeout: float | None) -> None:
         """Receive until something has come, perhaps a part of an object, or the time is over."""
-        if not self._connect_in_time(timeout) or self._ready:
-            return  # too late, or the Gap of another connection is there
-        transport = self._transport
-        if transport is None:
-            return
+        transport = None
         try:
+            if not self._connect_in_time(timeout) or self._ready:
+                return  # too late, or the Gap of another connection is there
+            transport = self._transport
+            if transport is None:
+                return
             # What is there already was left by an exception of a signal handler.
             left = 0.0 if self._came else self._until_expiry(timeout)
             transport.receive(left, self._came)
             self._take_in(transport.gone())
             transport.taken_in(self._oldest())
         except ConnectionLost as error:
+            if transport is None:
+                raise
             self._lose(transport, error)
         except InterfaceError:
             if not self._closed:
@@ -304,18 +307,21 @@ class PubSub(ClosedByWith, State):
             try:
                 for channel in self._channels:
                     transport.listen(channel)
+                self._connected_again()
+                self._transport = transport
+                self._check_open()  # a signal handler may have closed it meanwhile
             except BaseException:
+                self._transport = None
                 transport.close(with_connection=True)
                 raise
-            self._connected_again()
-            self._transport = transport
             return transport
 
     def _connect_in_time(self, timeout: float | None) -> bool:
         """Connect again, with more and more time between the attempts."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if self._make is not None and self._transport is not None and not self._transport.usable:
-            self._lose(self._transport, ConnectionLost("the connection was closed"))
+        transport = self._transport
+        if self._make is not None and transport is not None and not transport.usable:
+            self._lose(transport, ConnectionLost("the connection was closed"))
         for delay in delays():
             try:
                 if self._transport is None:

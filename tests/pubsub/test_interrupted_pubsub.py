@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -217,6 +218,36 @@ def test_subscribing(ground: Round, how: str, whole: bool) -> None:
         pubsub.close()
 
     at_places(attempt, whole=whole)
+
+
+def _run(pubsub: pynotify.PubSub) -> None:
+    try:
+        pubsub.run(0)
+    except pynotify.InterfaceError as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        assert "_receive" not in [frame.name for frame in frames], "it had begun, and returns"
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("again", [False, True], ids=["", "connecting again"])
+def test_a_handler_closes(ground: Round, again: bool, whole: bool) -> None:
+    """Also between the parts of an object."""
+    with ground.engine.connect() as conn, pynotify.PubSub(conn, raw=True) as sender:
+
+        def attempt(at: At) -> None:
+            pubsub = pynotify.PubSub(ground.engine.connect)
+            pubsub.subscribe("a")
+            for obj in ("1", LARGE.encode(), "2", LARGE[1:].encode()):
+                sender.publish("a", obj)
+            if again:
+                pubsub._lose(pubsub._connected(), pynotify.ConnectionLost("as if"))
+            at._handle = pubsub.close  # type: ignore[method-assign]
+            at.attempt(lambda: _run(pubsub))
+            assert (pubsub._transport is None) is at.reached, "its connection is closed"
+            pubsub.close()
+            assert len(ground.rest()) == 4
+
+        at_places(attempt, whole=whole)
 
 
 @pytest.mark.parametrize("whole", WHOLE)
