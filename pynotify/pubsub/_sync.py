@@ -175,6 +175,7 @@ class PubSub(ClosedByWith, State):
         Channels that are not subscribed to are no error.
         """
         self._check_open()
+        self._assembling.refuse()
         for channel in channels:
             with self._connecting:
                 self._again_if_lost(lambda transport, name: transport.unlisten(name), channel)
@@ -232,6 +233,7 @@ class PubSub(ClosedByWith, State):
     def _receive(self, timeout: float | None) -> None:
         """Receive until something has come, perhaps a part of an object, or the time is over."""
         transport = None
+        self._assembling.refuse()
         try:
             if not self._connect_in_time(timeout) or self._ready:
                 return  # too late, or the Gap of another connection is there

@@ -251,6 +251,36 @@ def test_a_handler_closes(ground: Round, again: bool, whole: bool) -> None:
 
 
 @pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("how", ["stats", "unsubscribe", "run"])
+def test_a_handler_calls(ground: Round, how: str, whole: bool) -> None:
+    """It waits for no lock that its own thread has: it is answered, or refused."""
+    calls: dict[str, Callable[[], object]] = {
+        "stats": ground.pubsub.stats,
+        "unsubscribe": lambda: ground.pubsub.unsubscribe("none"),
+        "run": lambda: ground.pubsub.run(0),
+    }
+    objects = ["1", LARGE.encode(), "2", LARGE[1:].encode()]
+    with ground.engine.connect() as conn, pynotify.PubSub(conn, raw=True) as sender:
+
+        def attempt(at: At) -> None:
+            def handle() -> None:
+                with contextlib.suppress(pynotify.ProgrammingError):
+                    calls[how]()
+
+            got: list[Any] = []
+            ground.pubsub.on("a", got.append)
+            for obj in objects:
+                sender.publish("a", obj)
+            at._handle = handle  # type: ignore[method-assign]
+            at.attempt(lambda: ground.pubsub.run(0))
+            ground.pubsub.off("a", got.append)
+            got += ground.rest()
+            assert how == "run" or got == objects
+
+        at_places(attempt, whole=whole)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
 def test_arrays(ground: Round, whole: bool) -> None:
     """None is lost, and none stays in the way of what is published later."""
     sent = [np.full(10_000, number) for number in range(3)]
