@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from itertools import repeat
+from queue import Empty
 from threading import Event, RLock
 from typing import TYPE_CHECKING
 
@@ -254,9 +255,9 @@ class Consumer(ClosedByWith, BaseConsumer[Message]):
             left = _DRAIN_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False
-            with self._answered:
-                # A time-out wakes no thread: look now and then.
-                self._answered.wait(min(left, _DRAIN_S))
+            with contextlib.suppress(Empty):
+                # A time-out wakes no thread, nor an answer more than one: look now and then.
+                self._answered.get(timeout=min(left, _DRAIN_S))
         return True
 
     def set_max_in_flight(self, max_in_flight: int) -> None:
