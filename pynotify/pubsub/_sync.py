@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from pynotify._closing import ClosedByWith
 from pynotify._connection import Connection
 from pynotify._headers import take
-from pynotify._locks import RLock
+from pynotify._locks import Event, RLock
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._arrays import Reference
 from pynotify.pubsub._dispatch import Received, report
@@ -92,7 +91,7 @@ class PubSub(ClosedByWith, State):
         self._receiving = RLock()
         #: Of `_transport`, and of `_channels` with what the transport listens to.
         self._connecting = RLock()
-        self._ending = threading.Event()
+        self._ending = Event()
         self._transport: Transport | None = self._over(
             connection() if callable(connection) else connection
         )

@@ -11,11 +11,12 @@ import contextlib
 import time
 from itertools import repeat
 from queue import Empty
-from threading import Event, RLock
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from pynotify._closing import ClosedByWith
 from pynotify._ffi import lib
+from pynotify._locks import Event
 from pynotify._time import nanoseconds
 from pynotify.errors import (
     Error,

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import pynotify
-from interrupting import WHOLE, At, at_places
+from interrupting import WHOLE, Anywhere, At, at_places
 from pynotify._array_files import array_files
 from receiving import PATIENCE
 from sessions import EngineFactory
+from waiting import Call
 
 # A handler may also raise while a generator is closed, where Python ignores it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -278,6 +279,19 @@ def test_a_handler_calls(ground: Round, how: str, whole: bool) -> None:
             assert how == "run" or got == objects
 
         at_places(attempt, whole=whole)
+
+
+def test_closing(ground: Round) -> None:
+    """Interrupted anywhere, also in the standard library, it can be done again."""
+    place, at = 0, At(0)
+    while place == 0 or at.reached:
+        place += 1
+        pubsub = pynotify.PubSub(ground.conn)
+        pubsub.subscribe("a")
+        at = Anywhere(place)
+        at.attempt(pubsub.close)
+        Call(pubsub.close).result()
+        assert pubsub.closed
 
 
 @pytest.mark.parametrize("whole", WHOLE)
