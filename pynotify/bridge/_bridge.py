@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynotify._closing import ClosedByWith
 from pynotify._engine import open as open_segment
+from pynotify._locks import Lock
 from pynotify._log import logger
 from pynotify.bridge._control import ControlRequest, ControlServer
 from pynotify.bridge._local import LocalSide
@@ -126,7 +127,7 @@ class PostgresBridge(ClosedByWith):
         self._tell_at: float | None = None
         self._received = self._sent = self._refused = self._connections = 0
         self._stopping = self._closed = False
-        self._running = threading.Lock()
+        self._running = Lock()
         self._runner: int | None = None
         with open_segment(name, **options) as engine:
             self._local = LocalSide(engine, database, self._channels, both=both)
@@ -155,20 +156,26 @@ class PostgresBridge(ClosedByWith):
 
     def run(self, timeout: float | None = None) -> None:
         """Be a bridge until `stop` or `close`, or for `timeout` seconds."""
-        if not self._running.acquire(blocking=False):
-            raise ProgrammingError("the bridge runs already", hint="One thread runs it.")
-        self._runner = threading.get_ident()
+        thread = threading.get_ident()
+        # A call made by `for`: Ctrl-C cannot come between having the lock and `try`.
+        for free in map(self._running.acquire, (False,)):
+            if not free:
+                raise ProgrammingError("the bridge runs already", hint="One thread runs it.")
+            try:
+                self._runner = thread
+                self._run(timeout)
+            finally:
+                self._runner = None
+                self._running.release()
+
+    def _run(self, timeout: float | None) -> None:
         deadline = None if timeout is None else self._clock() + timeout
-        try:
-            if self._closed:
-                raise InterfaceError("the bridge is closed", hint="Make a new one.")
-            while not self._stopping:
-                self._turn(deadline)
-                if deadline is not None and self._clock() >= deadline:
-                    break
-        finally:
-            self._runner = None
-            self._running.release()
+        if self._closed:
+            raise InterfaceError("the bridge is closed", hint="Make a new one.")
+        while not self._stopping:
+            self._turn(deadline)
+            if deadline is not None and self._clock() >= deadline:
+                break
 
     def _turn(self, deadline: float | None) -> None:
         ready = self._wait(deadline)

@@ -163,6 +163,10 @@ class Assembler:
     def stats(self) -> PubSubStats:
         """Counters since the beginning, and the present state."""
         self.expire()
+        return self.counted()
+
+    def counted(self) -> PubSubStats:
+        """The same, and changes nothing."""
         pending = sum(entry.pieces is not None for entry in self._unfinished.values())
         return PubSubStats(self._received, self._malformed, self._dropped, pending, self._bytes)
 
@@ -189,9 +193,9 @@ class Assembler:
         self._received += 1
         return Arrived(obj)
 
-    def takes_run(self, run: Run) -> bool:
-        """Whether take_run() does what take() of one part after the other would do."""
-        return self._bytes + run.length - 1 <= self._max_pending
+    def room(self) -> int:
+        """Bytes up to which take_run() does what take() of one part after the other would do."""
+        return self._max_pending + 1 - self._bytes
 
     def take_run(self, segment: Segment, run: Run) -> Arrived | None:
         """The object that these parts make complete; `segment` is the last of them."""

@@ -211,11 +211,11 @@ class Run(NamedTuple):
         return self.place + self.length == self.size
 
 
-def run_of(messages: Iterable[object]) -> Run | None:
-    """What the first messages are; None: not two parts at least.
+def run_of(messages: Iterable[object], most: int) -> Run | None:
+    """What the first messages are, up to `most` bytes; None: not two parts at least.
 
     A run costs a part a fraction of what it costs by itself.  It ends before whatever does not
-    continue it, well-formed or not.
+    continue it, well-formed or not, and looks at nothing beyond that.
     """
     found = iter(messages)
     last = next(found)
@@ -228,13 +228,14 @@ def run_of(messages: Iterable[object]) -> Run | None:
     number, place, size = first.number, first.place, first.size
     channel, sender, views = last.channel, last.sender, [first.data]
     pack, at = _HEADER.pack, place + len(first.data)
+    end = min(size, place + most)
     for message in found:
-        if at >= size or not isinstance(message, Notify):
+        if at >= end or not isinstance(message, Notify):
             break
         data = message.data
         if not data.startswith(PART + pack(number, at, size)) or len(data) == _START:
             break
-        if at + len(data) - _START > size or message.sender != sender or message.channel != channel:
+        if at + len(data) - _START > end or message.sender != sender or message.channel != channel:
             break
         views.append(memoryview(data)[_START:])
         at += len(data) - _START

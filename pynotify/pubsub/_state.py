@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pynotify._locks import Lock
+from pynotify._locks import RLock
 from pynotify._log import logger
+from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT
 from pynotify._types import Gap, Notify
-from pynotify.errors import ConnectionLost, InterfaceError, OperationalError
+from pynotify.errors import ConnectionLost, InterfaceError, OperationalError, ProgrammingError
 from pynotify.pubsub._arrays import Reference, is_array
 from pynotify.pubsub._assembly import Assembler, Segment
 from pynotify.pubsub._codec import codec_of, decoder, encoded
@@ -30,6 +32,50 @@ _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 5.0
 
 
+class _Came(deque["Notify | Gap | Segment"]):
+    """`done` of the first are in `_ready`, or in the assembler, already."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done = 0
+
+
+class _OneByOne:
+    """Calls that threads make one by one, and a signal handler not inside of another."""
+
+    __slots__ = ("_lock", "_under_way")
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._under_way = False
+
+    def call(self, do: Callable[..., _T], *arguments: Any) -> _T:
+        """Make it."""
+        with self._lock:
+            if self._under_way:
+                raise ProgrammingError(INTERRUPTED, hint=INTERRUPTED_HINT)
+            try:
+                self._under_way = True
+                return do(*arguments)
+            finally:
+                self._under_way = False
+
+    def interrupted(self) -> bool:
+        """Whether this is a signal handler that has interrupted one."""
+        with self._lock:
+            return self._under_way
+
+    def refuse(self) -> None:
+        """Raise in such a handler."""
+        self.call(_nothing)
+
+
+def _nothing() -> None:
+    """What refuse() does otherwise."""
+
+
 class State:
     """Nothing here waits."""
 
@@ -41,13 +87,11 @@ class State:
         self._assembler = Assembler(
             max_object=max_object, max_pending=max_pending, decode_json=decoder(self._codec)
         )
-        #: Of the assembler.
-        self._assembling = Lock()
+        #: What looks at the assembler, or changes it.
+        self._assembling = _OneByOne()
         self._handlers = Handlers()
         #: What the transport has received; it stays until an object was made of it.
-        self._came: deque[Notify | Gap | Segment] = deque()
-        #: How many of the first in `_came` are in `_ready`, or in the assembler, already.
-        self._done = 0
+        self._came = _Came()
         #: What has come and was not handed out yet.
         self._ready: deque[Received] = deque()
         #: What finds the array of a reference; None: it is gone.
@@ -85,6 +129,8 @@ class State:
 
     def stats(self) -> PubSubStats:
         """What has been received since the beginning, and what is pending."""
+        if self._assembling.interrupted():
+            return self._assembler.counted()
         return self._change(self._assembler.stats)
 
     def _encoded(self, obj: Any) -> Any:
@@ -97,28 +143,33 @@ class State:
     def _unsubscribed(self, channel: str) -> None:
         self._channels.pop(channel, None)
         self._change(self._assembler.forget_channel, channel)
-        with self._assembling:
-            ready = self._ready
-            others = [received for received in ready if received.channel != channel]
-            # No call comes in between: Ctrl-C would lose the others.
-            dropped = [each.obj.place for each in ready if isinstance(each.obj, Reference)]
-            ready *= 0
-            ready += others
-            kept = {each.obj.place for each in others if isinstance(each.obj, Reference)}
-            for place in dropped:
-                if place not in kept:
-                    self._unresolved.pop(place, None)
+        self._assembling.call(self._drop_ready, channel)
+
+    def _drop_ready(self, channel: str) -> None:
+        ready = self._ready
+        others = [received for received in ready if received.channel != channel]
+        # No call comes in between: Ctrl-C would lose the others.
+        dropped = [each.obj.place for each in ready if isinstance(each.obj, Reference)]
+        ready *= 0
+        ready += others
+        kept = {each.obj.place for each in others if isinstance(each.obj, Reference)}
+        for place in dropped:
+            if place not in kept:
+                self._unresolved.pop(place, None)
 
     def _change(self, change: Callable[..., _T], *arguments: Any) -> _T:
         """Change the assembler; with an exception of a signal handler (Ctrl-C) not at all."""
-        with self._assembling:
-            self._assembler.begin()
-            try:
-                result = change(*arguments)
-            except BaseException:
-                self._assembler.undo()
-                raise
-            self._assembler.begin()  # what was noted need not be kept
+        result: _T = self._assembling.call(self._changed, change, *arguments)
+        return result
+
+    def _changed(self, change: Callable[..., _T], *arguments: Any) -> _T:
+        self._assembler.begin()
+        try:
+            result = change(*arguments)
+        except BaseException:
+            self._assembler.undo()
+            raise
+        self._assembler.begin()  # what was noted need not be kept
         return result
 
     def _take_in(self, gone: set[Hashable]) -> None:
@@ -126,28 +177,30 @@ class State:
 
         Ctrl-C leaves what was not taken in, and the next caller does.
         """
-        came, ready, assembler = self._came, self._ready, self._assembler
-        with self._assembling:
-            while True:
-                while self._done:
-                    del came[0]
-                    self._done -= 1  # no call: Ctrl-C cannot come before it
-                if not came:
-                    break
-                assembler.begin()
-                try:
-                    received, taken = self._assembled(came)
-                    # From here on no call comes in between.
-                    if received is not None:
-                        ready += (received,)
-                    self._done = taken
-                except BaseException:
-                    assembler.undo()
-                    raise
-            assembler.begin()  # what was noted need not be kept
+        self._assembling.call(self._assemble_all)
         if gone:
-            self._change(assembler.forget_senders, gone)
-        self._change(assembler.expire)
+            self._change(self._assembler.forget_senders, gone)
+        self._change(self._assembler.expire)
+
+    def _assemble_all(self) -> None:
+        came, ready, assembler = self._came, self._ready, self._assembler
+        while True:
+            while came.done:
+                del came[0]
+                came.done -= 1  # no call: Ctrl-C cannot come before it
+            if not came:
+                break
+            assembler.begin()
+            try:
+                received, taken = self._assembled(came)
+                # From here on no call comes in between.
+                if received is not None:
+                    ready += (received,)
+                came.done = taken
+            except BaseException:
+                assembler.undo()
+                raise
+        assembler.begin()  # what was noted need not be kept
 
     def _first(self) -> Received | None:
         """Take what is next; None: another thread or task was faster."""
@@ -159,7 +212,7 @@ class State:
             pass
         return None
 
-    def _assembled(self, came: deque[Notify | Gap | Segment]) -> tuple[Received | None, int]:
+    def _assembled(self, came: _Came) -> tuple[Received | None, int]:
         """What the first in `came` makes complete, and how many of them that took."""
         message = came[0]
         if isinstance(message, Gap):
@@ -167,17 +220,15 @@ class State:
             return Received(None, message, None), 1
         if message.channel not in self._channels:
             return None, 1
-        run, taken = run_of(came), 1
-        if run is not None and self._assembler.takes_run(run):
+        run, taken = run_of(came, self._assembler.room()), 1
+        if run is not None:
             message, taken = run.last, len(run.views)
         commit, headers = 0, b""
         if isinstance(message, Notify):
             commit, headers = message.seq, message.raw_headers
             message = Segment(message.channel, message.sender, message.pid, message.data)
-        take = self._assembler.take
-        arrived = (
-            take(message) if run is None or taken == 1 else self._assembler.take_run(message, run)
-        )
+        assembler = self._assembler
+        arrived = assembler.take(message) if run is None else assembler.take_run(message, run)
         if arrived is None:
             return None, taken
         obj = arrived.obj
@@ -205,33 +256,27 @@ class State:
 
     def _until_expiry(self, left: float | None) -> float | None:
         """How long to wait at most: `left` is the caller's time, None without limit."""
-        with self._assembling:
-            due = self._assembler.due()
+        due = self._assembling.call(self._assembler.due)
         return left if due is None or (left is not None and left < due) else due
 
     def _senders(self) -> set[Hashable]:
-        with self._assembling:
-            return self._assembler.senders()
+        return self._assembling.call(self._assembler.senders)
 
     def _awaiting(self) -> Callable[[], dict[Hashable, int]]:
         """For a transport, which must not keep this object."""
-        assembling, assembler = self._assembling, self._assembler
-
-        def senders_of_parts() -> dict[Hashable, int]:
-            with assembling:
-                return assembler.senders_of_parts()
-
-        return senders_of_parts
+        return partial(self._assembling.call, self._assembler.senders_of_parts)
 
     def _forget_came(self) -> None:
-        self._came *= 0
-        self._done = 0  # no call: Ctrl-C cannot come before it
+        # Not emptied: a signal handler that closes may have interrupted a look through it.
+        self._came = _Came()
+
+    def _forget_commits(self) -> None:
+        self._forget_came()  # of the former connection, whose commits are no longer counted
+        self._unresolved.clear()
 
     def _connected_again(self) -> None:
         """Messages sent while disconnected are lost; discard partial objects."""
-        with self._assembling:
-            self._forget_came()  # of the former connection, whose commits are no longer counted
-            self._unresolved.clear()
+        self._assembling.call(self._forget_commits)
         self._change(self._assembler.forget_all, "the connection was lost")
         self._ready.append(Received(None, Gap(0, "reconnected"), None))
         logger.warning("PubSub: connected again, listening to %s", ", ".join(self._channels))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from pynotify._closing import ClosedByWith
 from pynotify._connection import Connection
 from pynotify._headers import take
-from pynotify._locks import RLock
+from pynotify._locks import Event, RLock
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._arrays import Reference
 from pynotify.pubsub._dispatch import Received, report
@@ -92,7 +91,7 @@ class PubSub(ClosedByWith, State):
         self._receiving = RLock()
         #: Of `_transport`, and of `_channels` with what the transport listens to.
         self._connecting = RLock()
-        self._ending = threading.Event()
+        self._ending = Event()
         self._transport: Transport | None = self._over(
             connection() if callable(connection) else connection
         )
@@ -175,6 +174,7 @@ class PubSub(ClosedByWith, State):
         Channels that are not subscribed to are no error.
         """
         self._check_open()
+        self._assembling.refuse()
         for channel in channels:
             with self._connecting:
                 self._again_if_lost(lambda transport, name: transport.unlisten(name), channel)
@@ -231,18 +231,22 @@ class PubSub(ClosedByWith, State):
 
     def _receive(self, timeout: float | None) -> None:
         """Receive until something has come, perhaps a part of an object, or the time is over."""
-        if not self._connect_in_time(timeout) or self._ready:
-            return  # too late, or the Gap of another connection is there
-        transport = self._transport
-        if transport is None:
-            return
+        transport = None
+        self._assembling.refuse()
         try:
+            if not self._connect_in_time(timeout) or self._ready:
+                return  # too late, or the Gap of another connection is there
+            transport = self._transport
+            if transport is None:
+                return
             # What is there already was left by an exception of a signal handler.
             left = 0.0 if self._came else self._until_expiry(timeout)
             transport.receive(left, self._came)
             self._take_in(transport.gone())
             transport.taken_in(self._oldest())
         except ConnectionLost as error:
+            if transport is None:
+                raise
             self._lose(transport, error)
         except InterfaceError:
             if not self._closed:
@@ -304,18 +308,21 @@ class PubSub(ClosedByWith, State):
             try:
                 for channel in self._channels:
                     transport.listen(channel)
+                self._connected_again()
+                self._transport = transport
+                self._check_open()  # a signal handler may have closed it meanwhile
             except BaseException:
+                self._transport = None
                 transport.close(with_connection=True)
                 raise
-            self._connected_again()
-            self._transport = transport
             return transport
 
     def _connect_in_time(self, timeout: float | None) -> bool:
         """Connect again, with more and more time between the attempts."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if self._make is not None and self._transport is not None and not self._transport.usable:
-            self._lose(self._transport, ConnectionLost("the connection was closed"))
+        transport = self._transport
+        if self._make is not None and transport is not None and not transport.usable:
+            self._lose(transport, ConnectionLost("the connection was closed"))
         for delay in delays():
             try:
                 if self._transport is None:

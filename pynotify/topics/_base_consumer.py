@@ -11,7 +11,7 @@ released, that is given back as if it had never been delivered.
 from __future__ import annotations
 
 import errno
-import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from pynotify._ffi import again, ffi, lib
@@ -74,8 +74,9 @@ class BaseConsumer(Taker, Generic[_M]):
         self._raw = memoryview(_buffer(self._out))
         #: Its id, 0: nothing that has to be made into a message or released.
         self._pending = self._raw.cast("Q")
-        #: What was answered while it drains.
-        self._answered = threading.Condition()
+        #: Something was answered while it drains.  A Condition would stay locked after a Ctrl-C in
+        #: its `__enter__`, which is Python code.
+        self._answered: SimpleQueue[None] = SimpleQueue()
         self._backoff: Backoff | None = None
         #: How many it takes at a time: as run() has it, as the program has it, and both together;
         #: -1: as many as it was made for.
@@ -198,9 +199,8 @@ class BaseConsumer(Taker, Generic[_M]):
 
     def answer_given(self) -> None:
         """Tell drain() that a message was answered."""
-        if self.draining:
-            with self._answered:
-                self._answered.notify_all()
+        if self.draining and self._answered.empty():
+            self._answered.put(None)
 
     def _wake(self) -> None:
         """Wake every thread or task of this consumer that waits in Python."""
@@ -208,7 +208,7 @@ class BaseConsumer(Taker, Generic[_M]):
 
     def reset_in_child(self) -> None:
         """Make new locks, in the child of a fork."""
-        self._answered = threading.Condition()
+        self._answered = SimpleQueue()
 
     def give_up(self) -> Any:
         """Close; the last reference to the C consumer.

@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import time
 from itertools import repeat
-from threading import Event, RLock
+from queue import Empty
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from pynotify._closing import ClosedByWith
 from pynotify._ffi import lib
+from pynotify._locks import Event
 from pynotify._time import nanoseconds
 from pynotify.errors import (
     Error,
@@ -254,9 +256,9 @@ class Consumer(ClosedByWith, BaseConsumer[Message]):
             left = _DRAIN_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False
-            with self._answered:
-                # A time-out wakes no thread: look now and then.
-                self._answered.wait(min(left, _DRAIN_S))
+            with contextlib.suppress(Empty):
+                # A time-out wakes no thread, nor an answer more than one: look now and then.
+                self._answered.get(timeout=min(left, _DRAIN_S))
         return True
 
     def set_max_in_flight(self, max_in_flight: int) -> None:

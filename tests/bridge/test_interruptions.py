@@ -20,9 +20,12 @@ from bridge.bridges import (
     take,
 )
 from bridge.conftest import NewBridge, NewBridgeProcess
+from interrupting import At, at_places
 from pubsub.server import Server
+from pynotify.bridge import PostgresBridge
 from receiving import wait_until
-from sessions import Connect
+from sessions import Connect, EngineFactory
+from waiting import Call
 
 _TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s"
 
@@ -339,3 +342,19 @@ def test_an_unlinked_segment_ends_it(
     done = process.finish()
     assert done.status == 1
     assert "unlinked" in done.err
+
+
+# ---- Ctrl-C ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["run", "close"])
+def test_an_interrupted_call_keeps_no_lock(make_engine: EngineFactory, how: str) -> None:
+    """`close()` comes back afterwards."""
+    name = make_engine().name
+
+    def attempt(at: At) -> None:
+        bridge = PostgresBridge(name, conninfo="host=/nonexistent", channels=["c"])
+        at.attempt((lambda: bridge.run(0)) if how == "run" else bridge.close)
+        Call(bridge.close).result()
+
+    at_places(attempt, whole=True)

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from interrupting import Anywhere
 from pynotify import _hot, _locks
+from receiving import PATIENCE
 from waiting import Call
 
 KINDS = [threading.Lock, threading.RLock]
@@ -133,6 +135,38 @@ def test_what_the_package_uses(make: Callable[[], Any]) -> None:
     with lock:
         assert not is_free(lock)
     assert is_free(lock)
+
+
+def everywhere(attempt: Callable[[Anywhere], object]) -> None:
+    """With an exception at each place, also those of the standard library."""
+    place, at = 0, Anywhere(0)
+    while place == 0 or at.reached:
+        place += 1
+        at = Anywhere(place)
+        attempt(at)
+
+
+def test_an_event_whose_setting_was_interrupted() -> None:
+    def attempt(at: Anywhere) -> None:
+        event = _locks.Event()
+        waiting = [Call(event.wait, PATIENCE) for _ in range(2)]
+        at.attempt(event.set)
+        Call(event.set).result()
+        assert all(call.result() for call in waiting)
+        assert event.wait(0)
+
+    everywhere(attempt)
+
+
+def test_an_event_that_a_handler_sets_in_the_middle_of_waiting() -> None:
+    def attempt(at: Anywhere) -> None:
+        event = _locks.Event()
+        at._handle = event.set  # type: ignore[method-assign]
+        assert at.attempt(lambda: event.wait(0)) in (False, at.reached)
+        assert event.wait(0) is at.reached
+
+    everywhere(attempt)
+    assert not _locks.Event().wait(0.001)
 
 
 def test_what_it_is_made_of() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,10 +15,11 @@ import numpy as np
 import pytest
 
 import pynotify
-from interrupting import WHOLE, At, at_places
+from interrupting import WHOLE, Anywhere, At, at_places
 from pynotify._array_files import array_files
 from receiving import PATIENCE
 from sessions import EngineFactory
+from waiting import Call
 
 # A handler may also raise while a generator is closed, where Python ignores it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -217,6 +219,79 @@ def test_subscribing(ground: Round, how: str, whole: bool) -> None:
         pubsub.close()
 
     at_places(attempt, whole=whole)
+
+
+def _run(pubsub: pynotify.PubSub) -> None:
+    try:
+        pubsub.run(0)
+    except pynotify.InterfaceError as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        assert "_receive" not in [frame.name for frame in frames], "it had begun, and returns"
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("again", [False, True], ids=["", "connecting again"])
+def test_a_handler_closes(ground: Round, again: bool, whole: bool) -> None:
+    """Also between the parts of an object."""
+    with ground.engine.connect() as conn, pynotify.PubSub(conn, raw=True) as sender:
+
+        def attempt(at: At) -> None:
+            pubsub = pynotify.PubSub(ground.engine.connect)
+            pubsub.subscribe("a")
+            for obj in ("1", LARGE.encode(), "2", LARGE[1:].encode()):
+                sender.publish("a", obj)
+            if again:
+                pubsub._lose(pubsub._connected(), pynotify.ConnectionLost("as if"))
+            at._handle = pubsub.close  # type: ignore[method-assign]
+            at.attempt(lambda: _run(pubsub))
+            assert (pubsub._transport is None) is at.reached, "its connection is closed"
+            pubsub.close()
+            assert len(ground.rest()) == 4
+
+        at_places(attempt, whole=whole)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("how", ["stats", "unsubscribe", "run"])
+def test_a_handler_calls(ground: Round, how: str, whole: bool) -> None:
+    """It waits for no lock that its own thread has: it is answered, or refused."""
+    calls: dict[str, Callable[[], object]] = {
+        "stats": ground.pubsub.stats,
+        "unsubscribe": lambda: ground.pubsub.unsubscribe("none"),
+        "run": lambda: ground.pubsub.run(0),
+    }
+    objects = ["1", LARGE.encode(), "2", LARGE[1:].encode()]
+    with ground.engine.connect() as conn, pynotify.PubSub(conn, raw=True) as sender:
+
+        def attempt(at: At) -> None:
+            def handle() -> None:
+                with contextlib.suppress(pynotify.ProgrammingError):
+                    calls[how]()
+
+            got: list[Any] = []
+            ground.pubsub.on("a", got.append)
+            for obj in objects:
+                sender.publish("a", obj)
+            at._handle = handle  # type: ignore[method-assign]
+            at.attempt(lambda: ground.pubsub.run(0))
+            ground.pubsub.off("a", got.append)
+            got += ground.rest()
+            assert how == "run" or got == objects
+
+        at_places(attempt, whole=whole)
+
+
+def test_closing(ground: Round) -> None:
+    """Interrupted anywhere, also in the standard library, it can be done again."""
+    place, at = 0, At(0)
+    while place == 0 or at.reached:
+        place += 1
+        pubsub = pynotify.PubSub(ground.conn)
+        pubsub.subscribe("a")
+        at = Anywhere(place)
+        at.attempt(pubsub.close)
+        Call(pubsub.close).result()
+        assert pubsub.closed
 
 
 @pytest.mark.parametrize("whole", WHOLE)

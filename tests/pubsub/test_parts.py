@@ -15,7 +15,7 @@ from pubsub.objects import objects, take
 from pynotify.pubsub import _local
 from pynotify.pubsub._assembly import Assembler, Segment
 from pynotify.pubsub._format import cut
-from pynotify.pubsub._parts import Flow, Outgoing, run_of
+from pynotify.pubsub._parts import Flow, Outgoing, Part, run_of
 from pynotify.pubsub._state import State
 from receiving import wait_until
 from sessions import Connect, EngineFactory
@@ -23,6 +23,7 @@ from waiting import Call
 
 SMALL = {"queue_pages": 64}  # 512 KiB
 LARGE = 2_000_000
+MOST = 1 << 20
 
 
 @pytest.fixture
@@ -295,7 +296,7 @@ class _Taken(State):
                 self._take_in(set())
         self._take_in(set())
         self.objects = [(each.channel, each.obj, each.headers) for each in self._ready]
-        self.left = len(self._came), self._done
+        self.left = len(self._came), self._came.done
 
 
 def _spoiled(parts: list[bytes], rng: random.Random) -> list[bytes]:
@@ -354,22 +355,33 @@ def test_runs_make_what_parts_make_one_by_one(seed: int) -> None:
 def test_a_run_is_what_continues() -> None:
     whole = large(size=1000)
     parts = [pynotify.Notify("c", part, 1) for part in outgoing(whole)]
-    run = run_of(parts)
+    run = run_of(parts, MOST)
     assert run is not None and run.ends and run.data == whole and run.last == parts[-1]
-    assert run_of(parts[:1]) is None
+    assert run_of(parts[:1], MOST) is None
     other = [pynotify.Notify("c", part, 1) for part in outgoing(whole)]
     for first, rest in ((parts[:3], other), (parts[:3], parts[4:]), (parts[:3], parts[:3])):
-        run = run_of([*first, *rest])
+        run = run_of([*first, *rest], MOST)
         assert run is not None and len(run.views) == 3 and not run.ends
-    run = run_of([*parts[:3], pynotify.Gap(1, "lag"), *parts[3:]])
+    run = run_of([*parts[:3], pynotify.Gap(1, "lag"), *parts[3:]], MOST)
     assert run is not None and len(run.views) == 3
     for changed in ({"sender": 2}, {"channel": "d"}):
         same = {"channel": "c", "pid": 1, **changed}
         rest = [pynotify.Notify(payload=part.data, **same) for part in parts[3:]]
-        run = run_of([*parts[:3], *rest])
+        run = run_of([*parts[:3], *rest], MOST)
         assert run is not None and len(run.views) == 3, "each process counts from 1"
-    run = run_of([*parts, *other])
+    run = run_of([*parts, *other], MOST)
     assert run is not None and len(run.views) == len(parts)
+
+
+def test_a_run_has_no_more_than_there_is_room_for() -> None:
+    """Nor is more looked at, or what is left of an object would be looked at once for each part."""
+    parts = [pynotify.Notify("c", part, 1) for part in outgoing(large(size=1000))]
+    sizes = [len(Part(part.data).data) for part in parts]
+    for most, expected in ((sum(sizes[:3]), 3), (sum(sizes[:3]) - 1, 2), (sizes[0], 0), (0, 0)):
+        left = iter(parts)
+        run = run_of(left, most)
+        assert (0 if run is None else len(run.views)) == expected
+        assert len(parts) - len(list(left)) <= expected + 2
 
 
 # ---- flow ----------------------------------------------------------------------------------------

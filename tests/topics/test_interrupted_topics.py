@@ -16,9 +16,10 @@ import pytest
 from consuming import bodies, figures
 
 import pynotify
-from interrupting import WHOLE, At, at_places
+from interrupting import WHOLE, Anywhere, At, at_places
 from receiving import PATIENCE
 from sessions import EngineFactory
+from waiting import Call
 
 Publish = Callable[[pynotify.Connection, pynotify.Topic], object]
 
@@ -234,6 +235,26 @@ def test_a_consumer(ground: Round, how: str, whole: bool) -> None:
         assert ground.left() == [b"1", b"2"]
 
     at_places(attempt, whole=whole)
+
+
+def test_answering_while_it_drains(ground: Round) -> None:
+    """Interrupted anywhere, also in the standard library, it keeps no other thread waiting."""
+    place, at = 0, Anywhere(0)
+    while place == 0 or at.reached:
+        place += 1
+        ground.topic.publish_many(["1", "2"])
+        consumer = ground.channel.consumer(max_in_flight=2, max_attempts=0)
+        first, second = consumer.get(PATIENCE), consumer.get(PATIENCE)
+        assert not consumer.drain(0)
+        at = Anywhere(place)
+        at.attempt(first.finish)
+        if not first.answered:
+            with contextlib.suppress(pynotify.MessageNotInFlight):  # it was finished
+                first.finish()
+        draining = Call(consumer.drain, PATIENCE)
+        Call(second.finish).result()
+        assert draining.result()
+        consumer.close()
 
 
 def _moved(conn: pynotify.Connection, message: pynotify.Message) -> None:

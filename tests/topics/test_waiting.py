@@ -356,6 +356,6 @@ def test_drain_hears_of_the_last_answer(
         topic.publish("x")
         message = consumer.get(0)
         call = Call(consumer.drain, None)
-        wait_until(lambda: vars(consumer._answered)["_waiters"] or call.ended, "it waits")
+        wait_until(lambda: consumer.draining or call.ended, "it drains")
         message.finish()
         assert call.result() is True
