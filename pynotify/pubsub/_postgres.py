@@ -417,21 +417,26 @@ class PostgresTransport(BasePostgresTransport):
         """What has come, without waiting for more; for another thread's statement one waits."""
         lock = self.connection.lock
         left = -1.0 if deadline is None else max(0.0, deadline - time.monotonic())
-        if not lock.acquire(timeout=left):
-            return
-        try:
-            if self.connection.closed:
-                raise lost("the connection is closed")
-            # What a server says last and the end of the connection are two reads.
-            for _ in range(_READS):
-                self._pgconn.consume_input()
-                self._collect()
-                if not _readable(self._pgconn.socket):
-                    break
-        except psycopg.OperationalError as error:
-            raise lost(error) from error
-        finally:
-            lock.release()
+        # A call made by `for`: Ctrl-C cannot come between having the lock and `try`.
+        for taken in map(lock.acquire, (True,), (left,)):
+            if not taken:
+                break
+            try:
+                self._read_all()
+            except psycopg.OperationalError as error:
+                raise lost(error) from error
+            finally:
+                lock.release()
+
+    def _read_all(self) -> None:
+        if self.connection.closed:
+            raise lost("the connection is closed")
+        # What a server says last and the end of the connection are two reads.
+        for _ in range(_READS):
+            self._pgconn.consume_input()
+            self._collect()
+            if not _readable(self._pgconn.socket):
+                break
 
     # ---- is it still there? ------------------------------------------------------------------
 

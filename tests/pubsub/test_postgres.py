@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import pynotify
+from interrupting import At, at_places
 from programs import Program
 from pubsub.conftest import NewPubSub
 from pubsub.objects import objects, take
@@ -322,3 +323,14 @@ def test_interval_leaves_a_transaction_alone(
             query = "SELECT state, query FROM pg_stat_activity WHERE pid = %s"
             row = admin.execute(query, (conn.info.backend_pid,)).fetchone()
     assert row == ("idle in transaction", "SELECT 'ours'")
+
+
+def test_ctrl_c_in_reading_leaves_the_connection_free(conn: Any, new_pubsub: NewPubSub) -> None:
+    """At each place where it reads: the program goes on with its connection."""
+    transport: Any = new_pubsub(conn)._transport
+
+    def attempt(at: At) -> None:
+        at.attempt(lambda: transport._read(None))
+        assert Call(conn.execute, "SELECT 1").result().fetchone() == (1,)
+
+    at_places(attempt, whole=True)
