@@ -16,6 +16,7 @@ from pynotify.pubsub._arrays import Reference, is_array
 from pynotify.pubsub._assembly import Assembler, Segment
 from pynotify.pubsub._codec import codec_of, decoder, encoded
 from pynotify.pubsub._dispatch import Handlers, Received
+from pynotify.pubsub._format import PART
 from pynotify.pubsub._parts import run_of
 
 if TYPE_CHECKING:
@@ -220,7 +221,9 @@ class State:
             return Received(None, message, None), 1
         if message.channel not in self._channels:
             return None, 1
-        run, taken = run_of(came, self._assembler.room()), 1
+        run, taken = None, 1
+        if message.data[:1] == PART:
+            run = run_of(came, self._assembler.room())
         if run is not None:
             message, taken = run.last, len(run.views)
         commit, headers = 0, b""
