@@ -135,6 +135,25 @@ def test_a_database_of_its_own(
 # ---- to upstream, and no echo ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("signaling", ["targeted", "broadcast"])
+def test_a_bridge_is_no_listener_that_counts(
+    make_engine: EngineFactory,
+    new_bridge: NewBridge,
+    postgres: Server,
+    channel: str,
+    signaling: str,
+) -> None:
+    engine = make_engine(signaling=signaling)
+    bridge = new_bridge(make_engine.name_of(engine), postgres, channel, both=True)
+    with engine.connect() as conn, listening(postgres, channel) as upstream:
+        assert conn.notify_counted(channel, "x") == 0
+        assert hear(upstream, 1) == ["x"], "the bridge has heard it all the same"
+        conn.listen(channel, wait_upstream=True)
+        assert conn.notify_counted(channel, "y") == 1
+        assert hear(upstream, 1) == ["y"]
+    assert_counted(bridge, sent=2)
+
+
 def test_what_is_sent_here_goes_upstream_once(
     both: Bridge, conn: pynotify.Connection, postgres: Server, channel: str
 ) -> None:
