@@ -24,9 +24,9 @@ HERE = Path(__file__).resolve().parent
 MODES = ("safety", "liveness", "bitstate")
 EXPECTED = ("OK", "FAIL")
 SETS = ("quick", "full")
-MEMORY_LIMIT_MB = 2900
-QUICK_TIMEOUT_S = 60.0
-FULL_TIMEOUT_S = 240.0
+MEMORY_LIMIT_MB = 3600
+QUICK_TIMEOUT_S = 120.0
+FULL_TIMEOUT_S = 600.0
 BITSTATE_TIMEOUT_S = 60.0
 # Above this many states the compiler's optimiser (about 2 s) pays for itself.
 OPTIMISE_ABOVE_STATES = 4_000_000

@@ -45,7 +45,7 @@ def labels(folder: Path, pattern: str) -> set[str]:
     }
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 @pytest.mark.parametrize(
     "run",
     [
