@@ -33,6 +33,7 @@ join = _module.join
 map_shared = _module.map_shared
 Taker = _module.Taker
 ring = _module.ring
+run_of_parts = _module.run_of_parts
 sleep_until_called = _module.sleep_until_called
 wait = _module.wait
 

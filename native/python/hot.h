@@ -50,6 +50,9 @@ struct pn_py_origin {
 PyObject *pn_py_notify_new(PyObject *channel, PyObject *pattern, PyObject *data, PyObject *headers,
                            const struct pn_py_origin *origin);
 
+/* Whether it is a Notify. */
+bool pn_py_is_notify(PyObject *object);
+
 /* The columns of n messages; seen as bytes they need not be aligned.  No `pattern`: -1 of all; no
  * `headers_offset`: none of them has headers. */
 struct pn_py_view {
@@ -173,6 +176,7 @@ int pn_py_add_inlet(PyObject *module);
 int pn_py_add_join(PyObject *module);
 int pn_py_add_lock(PyObject *module);
 int pn_py_add_mapped(PyObject *module);
+int pn_py_add_parts(PyObject *module);
 int pn_py_add_sender(PyObject *module);
 int pn_py_add_sleep(PyObject *module);
 int pn_py_add_topic(PyObject *module);

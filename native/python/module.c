@@ -21,7 +21,7 @@ static int fill(PyObject *module)
         pn_py_add_columns(module) < 0 || pn_py_add_mapped(module) < 0)
         return -1;
     if (pn_py_add_finalizer(module) < 0 || pn_py_add_counter(module) < 0 ||
-        pn_py_add_sleep(module) < 0 || pn_py_add_lock(module) < 0)
+        pn_py_add_sleep(module) < 0 || pn_py_add_lock(module) < 0 || pn_py_add_parts(module) < 0)
         return -1;
     return pn_py_add_sender(module);
 }

@@ -61,6 +61,11 @@ PyObject *pn_py_notify_new(PyObject *channel, PyObject *pattern, PyObject *data,
     return (PyObject *) n;
 }
 
+bool pn_py_is_notify(PyObject *object)
+{
+    return Py_IS_TYPE(object, notify_type);
+}
+
 static void destroy(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);

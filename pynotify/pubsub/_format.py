@@ -58,6 +58,22 @@ class JsonText:
         self.text = text
 
 
+class LongContainer:
+    """A container in two, of which no copy is made before its parts are."""
+
+    __slots__ = ("body", "flag")
+
+    def __init__(self, flag: bytes, body: bytes) -> None:
+        self.flag = flag
+        self.body = body
+
+    def __len__(self) -> int:
+        return len(self.flag) + len(self.body)
+
+    def __bytes__(self) -> bytes:
+        return self.flag + self.body
+
+
 def segments(obj: Any, limit: int) -> list[bytes]:
     """The payloads for an object; `limit`: bytes that one of them may have.
 
@@ -71,11 +87,22 @@ def segments(obj: Any, limit: int) -> list[bytes]:
 
 def container(obj: Any) -> bytes:
     """Flag and contents."""
+    flag, body = _flagged(obj)
+    return flag + body
+
+
+def container_for(obj: Any, limit: int) -> bytes | LongContainer:
+    """The same; in two, if it is longer than a payload may be."""
+    flag, body = _flagged(obj)
+    return LongContainer(flag, body) if len(flag) + len(body) > limit else flag + body
+
+
+def _flagged(obj: Any) -> tuple[bytes, bytes]:
     if isinstance(obj, str):
-        return TEXT + obj.encode()
+        return TEXT, obj.encode()
     if isinstance(obj, bytes | bytearray | memoryview):
-        return BYTES + bytes(obj)
-    return JSON + (obj.text if isinstance(obj, JsonText) else stringify(obj).encode())
+        return BYTES, bytes(obj)
+    return JSON, obj.text if isinstance(obj, JsonText) else stringify(obj).encode()
 
 
 def is_plain(whole: bytes, limit: int) -> bool:

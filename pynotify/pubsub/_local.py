@@ -34,7 +34,14 @@ from pynotify.pubsub._arrays import (
     reference_size,
 )
 from pynotify.pubsub._assembly import LIFETIME
-from pynotify.pubsub._format import NOTHING, POSTGRES_LIMIT, container, cut, is_plain
+from pynotify.pubsub._format import (
+    NOTHING,
+    POSTGRES_LIMIT,
+    container,
+    container_for,
+    cut,
+    is_plain,
+)
 from pynotify.pubsub._parts import Flow, Room
 from pynotify.pubsub._shared import SHARED_FROM, Arena, Guard, Queue, remove_orphans
 from pynotify.pubsub._strands import AsyncStrands, Strands
@@ -134,7 +141,7 @@ class _Sending:
             return [b""]
         if self._raw and not upstream:
             return self._room.together(self._whole)
-        return cut(self._whole, min(limit, POSTGRES_LIMIT) if upstream else limit)
+        return cut(bytes(self._whole), min(limit, POSTGRES_LIMIT) if upstream else limit)
 
 
 def _queue(handle: Handle) -> Queue:
@@ -265,7 +272,7 @@ class LocalTransport:
             if is_array(obj):
                 self._send_array(channel, checked(obj), headers)
             else:
-                whole = NOTHING if obj is NOTHING else container(obj)
+                whole = NOTHING if obj is NOTHING else container_for(obj, self._room.limit)
                 self._send(channel, whole, headers, raw=self._raw)
         except SegmentUnlinked as error:
             raise lost(error) from error
@@ -456,7 +463,7 @@ class AsyncLocalTransport:
             if is_array(obj):
                 await self._send_array(channel, checked(obj), headers)
             else:
-                whole = NOTHING if obj is NOTHING else container(obj)
+                whole = NOTHING if obj is NOTHING else container_for(obj, self._room.limit)
                 await self._send(channel, whole, headers, raw=self._raw)
         except SegmentUnlinked as error:
             raise lost(error) from error

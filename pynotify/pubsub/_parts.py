@@ -22,14 +22,17 @@ import struct
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pynotify._types import Notify
+from pynotify._hot import run_of_parts
 from pynotify.errors import QueueFull
-from pynotify.pubsub._format import PART, Malformed, Pieces
+from pynotify.pubsub._format import PART, LongContainer, Malformed, Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pynotify._handle import Handle
+    from pynotify._types import Notify
+
+    Container = bytes | LongContainer
 
 _HEADER = struct.Struct("<QQQ")
 _START = len(PART) + _HEADER.size
@@ -73,12 +76,12 @@ class Room:
         """Whether a container of that size goes in one transaction."""
         return size * 4 // 3 <= self._ring * _IN_ONE
 
-    def outgoing(self, whole: bytes) -> Outgoing:
+    def outgoing(self, whole: Container) -> Outgoing:
         """The object's parts, to be sent one transaction after the other."""
         batch = int(self._ring * _TOGETHER)
         return Outgoing(whole, min(self.limit, batch), batch)
 
-    def together(self, whole: bytes) -> list[bytes]:
+    def together(self, whole: Container) -> list[bytes]:
         """The object's parts, to be sent in one transaction."""
         limit = min(self.limit, int(self._ring * _TOGETHER))
         (parts,) = Outgoing(whole, limit, 2 * len(whole) + limit).batches()
@@ -91,10 +94,12 @@ class Outgoing:
     `ends`: the batch that was given out last is the last one.
     """
 
-    def __init__(self, whole: bytes, limit: int, batch: int) -> None:
+    def __init__(self, whole: Container, limit: int, batch: int) -> None:
         if len(whole) >= _MAPPED:
             _keep_memory()
-        self._whole = memoryview(whole)
+        self._length = len(whole)
+        self._flag = whole.flag if isinstance(whole, LongContainer) else b""
+        self._body = memoryview(whole.body if isinstance(whole, LongContainer) else whole)
         self._number = next(_numbers)
         self._size = limit - _HEADER.size - len(PART)
         self._together = max(batch // limit, 1)
@@ -103,14 +108,17 @@ class Outgoing:
 
     def batches(self) -> Iterator[list[bytes]]:
         """The payloads of one transaction after the other."""
-        whole, number, size = self._whole, self._number, self._size
-        length, step = len(whole), size * self._together
+        number, size, length = self._number, self._size, self._length
+        flag, body, before = self._flag, self._body, len(self._flag)
         join, pack = b"".join, _HEADER.pack  # a MiB has more than a hundred parts
+        step = size * self._together
         for start in range(0, length, step):
             end = min(start + step, length)
             self.ends = end == length
             yield [
-                join((PART, pack(number, at, length), whole[at : at + size]))
+                join((PART, pack(number, at, length), flag, body[: size - before]))
+                if at == 0
+                else join((PART, pack(number, at, length), body[at - before : at - before + size]))
                 for at in range(start, end, size)
             ]
             self.sent = end
@@ -122,9 +130,7 @@ class Outgoing:
     def refused(self, error: QueueFull) -> QueueFull:
         """The error for the publisher: what has become of the object."""
         message, _, hint = str(error).partition("\n")
-        what = (
-            f"{self.sent} of the object's {len(self._whole)} bytes had gone; listeners drop them."
-        )
+        what = f"{self.sent} of the object's {self._length} bytes had gone; listeners drop them."
         return QueueFull(message, hint=f"{hint} {what}")
 
 
@@ -217,34 +223,15 @@ def run_of(messages: Iterable[object], most: int) -> Run | None:
     A run costs a part a fraction of what it costs by itself.  It ends before whatever does not
     continue it, well-formed or not, and looks at nothing beyond that.
     """
-    found = iter(messages)
-    last = next(found)
-    if not isinstance(last, Notify) or not last.data.startswith(PART):
+    found = run_of_parts(messages, int(min(most, _LIMIT)))
+    if len(found) < 2:
         return None
-    try:
-        first = Part(last.data)
-    except Malformed:
-        return None
-    number, place, size = first.number, first.place, first.size
-    channel, sender, views = last.channel, last.sender, [first.data]
-    pack, at = _HEADER.pack, place + len(first.data)
-    end = min(size, place + most)
-    for message in found:
-        if at >= end or not isinstance(message, Notify):
-            break
-        data = message.data
-        if not data.startswith(PART + pack(number, at, size)) or len(data) == _START:
-            break
-        if at + len(data) - _START > end or message.sender != sender or message.channel != channel:
-            break
-        views.append(memoryview(data)[_START:])
-        at += len(data) - _START
-        last = message
-    if len(views) == 1:
-        return None
-    if size >= _MAPPED:
+    first = Part(found[0].data)
+    if first.size >= _MAPPED:
         _keep_memory()
-    return Run(number, place, size, views, last, at - place)
+    views = [memoryview(message.data)[_START:] for message in found]
+    length = sum(map(len, views))
+    return Run(first.number, first.place, first.size, views, found[-1], length)
 
 
 class Parts(Pieces):

@@ -41,10 +41,19 @@ class _PartStream(Inbox):
         self._guard = guard
 
     def put(self, message: Notify | Gap) -> None:
-        if isinstance(message, Notify):  # a gap is the root's, or it would come once a channel
-            super().put(message)
-            if self._latest is message:
-                self._guard.pending = True
+        if message.__class__ is not Notify:
+            return  # a gap is the root's, or it would come once a channel
+        selects = self._since or self._skip_backend is not None or self._added
+        if not (selects or self.waiters or self.closed or message is self._latest):
+            # What Inbox.put() would do, for each part of a large object.  No call comes in between.
+            self.messages += (message,)
+            self.held += 1
+            self._latest = message
+            self._guard.pending = True
+            return
+        super().put(message)
+        if self._latest is message:
+            self._guard.pending = True
 
     def close(self) -> None:
         """The other channels, and the callers that wait for them, stay."""

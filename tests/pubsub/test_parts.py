@@ -5,16 +5,20 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
 
 import pynotify
+from forking import in_child
+from nomemory import without_memory_at
 from pubsub.conftest import NewPubSub
 from pubsub.objects import objects, take
+from pynotify._hot import run_of_parts
 from pynotify.pubsub import _local
 from pynotify.pubsub._assembly import Assembler, Segment
-from pynotify.pubsub._format import cut
+from pynotify.pubsub._format import LongContainer, container, container_for, cut
 from pynotify.pubsub._parts import Flow, Outgoing, Part, run_of
 from pynotify.pubsub._state import State
 from receiving import wait_until
@@ -36,7 +40,7 @@ def large(seed: int = 0, size: int = LARGE) -> bytes:
     return b"".join(number.to_bytes(8, "little") for number in range(seed, seed + size // 8))
 
 
-def outgoing(whole: bytes, limit: int = 100, batch: int = 100) -> list[bytes]:
+def outgoing(whole: bytes | LongContainer, limit: int = 100, batch: int = 100) -> list[bytes]:
     return [part for found in Outgoing(whole, limit, batch).batches() for part in found]
 
 
@@ -343,6 +347,37 @@ def _random_messages(rng: random.Random) -> list[Any]:
     return found
 
 
+@pytest.mark.parametrize("size", [1, 73, 74, 75, 76, 149, 150, 151, 225, 1000])
+@pytest.mark.parametrize("batch", [100, 300, 5000])
+def test_a_container_in_two_makes_the_same_parts(size: int, batch: int) -> None:
+    body = large(size=1000)[:size]
+    both = [b"%" + body, LongContainer(b"%", body)]
+    one, two = ([Part(part) for part in outgoing(whole, batch=batch)] for whole in both)
+    assert b"".join(part.data for part in two) == both[0]
+    described = [[(part.place, part.size, part.ends) for part in parts] for parts in (one, two)]
+    assert described[0] == described[1]
+    assert [len(part.data) for part in one] == [len(part.data) for part in two]
+
+
+@pytest.mark.parametrize(
+    "obj", [b"x" * 99, b"x" * 100, bytearray(200), "é" * 50, {"k": "v" * 200}, [1] * 100]
+)
+def test_a_container_is_in_two_when_it_is_longer_than_a_payload(obj: Any) -> None:
+    found = container_for(obj, 100)
+    assert bytes(found) == container(obj) and len(found) == len(container(obj))
+    assert isinstance(found, LongContainer) == (len(container(obj)) > 100)
+
+
+def test_bytes_are_not_copied_before_their_parts_are() -> None:
+    """Another thread may change a bytearray meanwhile: of that one there is a copy."""
+    data, changing = large(), bytearray(large())
+    whole, copied = container_for(data, 100), container_for(changing, 100)
+    assert isinstance(whole, LongContainer) and whole.body is data
+    assert isinstance(copied, LongContainer) and copied.body == data
+    changing[0] ^= 1
+    assert copied.body == data
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_runs_make_what_parts_make_one_by_one(seed: int) -> None:
     messages = _random_messages(random.Random(seed))
@@ -371,6 +406,21 @@ def test_a_run_is_what_continues() -> None:
         assert run is not None and len(run.views) == 3, "each process counts from 1"
     run = run_of([*parts, *other], MOST)
     assert run is not None and len(run.views) == len(parts)
+
+
+def test_a_run_where_there_is_no_memory() -> None:
+    parts = [pynotify.Notify("c", part, 1) for part in outgoing(large(size=1000))]
+
+    def all_places() -> list[str]:
+        wrong, failures = [], 0
+        for place in range(1, 40):
+            found, failed = without_memory_at(place, partial(run_of_parts, iter(parts), MOST))
+            if not failed and found != parts:
+                wrong.append(f"{place}: {found}")
+            failures += failed
+        return wrong if failures > 1 else [f"only {failures} failures"]
+
+    assert in_child(all_places) == []
 
 
 def test_a_run_has_no_more_than_there_is_room_for() -> None:
