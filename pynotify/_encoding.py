@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from pynotify._hot import join
+from pynotify._hot import Parts, join
 from pynotify.errors import InvalidChannelName, PayloadDecodeError
 
 TYPE_CHECKING = False
@@ -85,7 +85,7 @@ def join_payloads(payloads: Payloads) -> tuple[bytes, array[int]]:
     """The payloads one after the other, and their lengths."""
     if isinstance(payloads, (str, bytes, bytearray, memoryview)):
         raise TypeError("payloads must be an iterable of payloads, not one payload")
-    items = payloads if isinstance(payloads, (list, tuple)) else list(payloads)
+    items = payloads if isinstance(payloads, (list, tuple, Parts)) else list(payloads)
     joined = join(items)
     if joined is None:
         encoded = [encode_payload(item) for item in items]

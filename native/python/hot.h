@@ -121,7 +121,11 @@ struct pn_py_joined {
     char *bytes;
     uint32_t *lens;
     size_t n, size;
+    bool borrowed; /* of what they were joined from, which has to stay */
 };
+
+/* Whether it is a pynotify._hot.Parts, which are joined already. */
+bool pn_py_parts_of(PyObject *object, struct pn_py_joined *joined);
 
 /* 1: joined, to be freed; 0: not here, without an exception; -1 with one. */
 int pn_py_join(PyObject *sequence, struct pn_py_joined *joined);

@@ -2,7 +2,8 @@
  * join.c - payloads one after the other, as the core takes many of them.
  *
  * Only an exact list or tuple of exact str and bytes is joined here: to look at it runs no Python
- * code, so nothing changes meanwhile.  All else is left to pynotify/_encoding.py.
+ * code, so nothing changes meanwhile.  Parts (parts.c) are joined already.  All else is left to
+ * pynotify/_encoding.py.
  */
 #include "hot.h"
 
@@ -74,6 +75,8 @@ static int fill(PyObject *sequence, struct pn_py_joined *joined)
 int pn_py_join(PyObject *sequence, struct pn_py_joined *joined)
 {
     *joined = (struct pn_py_joined) {0};
+    if (pn_py_parts_of(sequence, joined))
+        return 1;
     if (PyList_CheckExact(sequence))
         joined->n = (size_t) PyList_Size(sequence);
     else if (PyTuple_CheckExact(sequence))
@@ -90,8 +93,10 @@ int pn_py_join(PyObject *sequence, struct pn_py_joined *joined)
 
 void pn_py_join_free(struct pn_py_joined *joined)
 {
-    PyMem_Free(joined->lens);
-    PyMem_Free(joined->bytes);
+    if (!joined->borrowed) {
+        PyMem_Free(joined->lens);
+        PyMem_Free(joined->bytes);
+    }
     *joined = (struct pn_py_joined) {0};
 }
 

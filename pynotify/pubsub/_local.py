@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from pynotify._connection import Connection
     from pynotify._handle import Handle
     from pynotify._headers import Taken
+    from pynotify._hot import Parts
     from pynotify.pubsub._arrays import Array, Reference
     from pynotify.pubsub._parts import Outgoing
     from pynotify.pubsub._shared import Block
@@ -134,7 +135,7 @@ class _Sending:
         #: Whether it matters that a bridge sends the channel on.
         self.asks_for_upstream = limit > POSTGRES_LIMIT or not self.fits or self._raw
 
-    def together(self, upstream: bool) -> list[bytes]:
+    def together(self, upstream: bool) -> list[bytes] | Parts:
         """The payloads of one transaction."""
         limit = self._room.limit
         if self._whole is NOTHING:
@@ -289,15 +290,15 @@ class LocalTransport:
         else:
             self._send_parts(channel, self._room.outgoing(whole), headers)
 
-    def _notify(self, channel: str, payloads: list[bytes], headers: Taken | None) -> None:
+    def _notify(self, channel: str, payloads: list[bytes] | Parts, headers: Taken | None) -> None:
         """All of them, in one transaction; the last one has the headers."""
         connection = self._connection
         if headers is None:
             connection.notify_many(channel, payloads, dedup=False)
         elif len(payloads) > 1:
             with connection.transaction():
-                connection.notify_many(channel, payloads[:-1], dedup=False)
-                connection.notify_many(channel, payloads[-1:], dedup=False, headers=headers)
+                connection.notify_many(channel, list(payloads)[:-1], dedup=False)
+                connection.notify_many(channel, [payloads[-1]], dedup=False, headers=headers)
         elif self._link.transactions.current() is not None:
             connection.notify_many(channel, payloads, dedup=False, headers=headers)
         else:
@@ -479,15 +480,17 @@ class AsyncLocalTransport:
         else:
             await self._send_parts(channel, self._room.outgoing(whole), headers)
 
-    async def _notify(self, channel: str, payloads: list[bytes], headers: Taken | None) -> None:
+    async def _notify(
+        self, channel: str, payloads: list[bytes] | Parts, headers: Taken | None
+    ) -> None:
         """All of them, in one transaction; the last one has the headers."""
         connection = self._connection
         if headers is None:
             await connection.notify_many(channel, payloads, dedup=False)
         elif len(payloads) > 1:
             async with connection.transaction():
-                await connection.notify_many(channel, payloads[:-1], dedup=False)
-                await connection.notify_many(channel, payloads[-1:], dedup=False, headers=headers)
+                await connection.notify_many(channel, list(payloads)[:-1], dedup=False)
+                await connection.notify_many(channel, [payloads[-1]], dedup=False, headers=headers)
         elif self._link.transactions.current() is not None:
             await connection.notify_many(channel, payloads, dedup=False, headers=headers)
         else:

@@ -22,7 +22,7 @@ import struct
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pynotify._hot import run_of_parts
+from pynotify._hot import cut_parts, run_of_parts
 from pynotify.errors import QueueFull
 from pynotify.pubsub._format import PART, LongContainer, Malformed, Pieces
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pynotify._handle import Handle
+    from pynotify._hot import Parts as SentParts
     from pynotify._types import Notify
 
     Container = bytes | LongContainer
@@ -81,7 +82,7 @@ class Room:
         batch = int(self._ring * _TOGETHER)
         return Outgoing(whole, min(self.limit, batch), batch)
 
-    def together(self, whole: Container) -> list[bytes]:
+    def together(self, whole: Container) -> SentParts:
         """The object's parts, to be sent in one transaction."""
         limit = min(self.limit, int(self._ring * _TOGETHER))
         (parts,) = Outgoing(whole, limit, 2 * len(whole) + limit).batches()
@@ -99,28 +100,20 @@ class Outgoing:
             _keep_memory()
         self._length = len(whole)
         self._flag = whole.flag if isinstance(whole, LongContainer) else b""
-        self._body = memoryview(whole.body if isinstance(whole, LongContainer) else whole)
+        self._body = whole.body if isinstance(whole, LongContainer) else whole
         self._number = next(_numbers)
         self._size = limit - _HEADER.size - len(PART)
         self._together = max(batch // limit, 1)
         self.sent = 0
         self.ends = False
 
-    def batches(self) -> Iterator[list[bytes]]:
+    def batches(self) -> Iterator[SentParts]:
         """The payloads of one transaction after the other."""
-        number, size, length = self._number, self._size, self._length
-        flag, body, before = self._flag, self._body, len(self._flag)
-        join, pack = b"".join, _HEADER.pack  # a MiB has more than a hundred parts
-        step = size * self._together
+        length, step = self._length, self._size * self._together
         for start in range(0, length, step):
             end = min(start + step, length)
             self.ends = end == length
-            yield [
-                join((PART, pack(number, at, length), flag, body[: size - before]))
-                if at == 0
-                else join((PART, pack(number, at, length), body[at - before : at - before + size]))
-                for at in range(start, end, size)
-            ]
+            yield cut_parts(self._flag, self._body, self._number, start, end, self._size)
             self.sent = end
 
     def given_up(self) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import tracemalloc
 from collections.abc import Iterable
 from functools import partial
@@ -15,13 +16,14 @@ from forking import in_child
 from nomemory import without_memory_at
 from pubsub.conftest import NewPubSub
 from pubsub.objects import objects, take
-from pynotify._hot import run_of_parts
+from pynotify._encoding import join_payloads
+from pynotify._hot import cut_parts, run_of_parts
 from pynotify.pubsub import _local
 from pynotify.pubsub._assembly import Assembler, Segment
 from pynotify.pubsub._format import LongContainer, container, container_for, cut
 from pynotify.pubsub._parts import Flow, Outgoing, Part, run_of
 from pynotify.pubsub._state import State
-from receiving import wait_until
+from receiving import receive, wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call
 
@@ -357,6 +359,62 @@ def test_a_container_in_two_makes_the_same_parts(size: int, batch: int) -> None:
     described = [[(part.place, part.size, part.ends) for part in parts] for parts in (one, two)]
     assert described[0] == described[1]
     assert [len(part.data) for part in one] == [len(part.data) for part in two]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_are_what_the_document_says(seed: int) -> None:
+    """docs/pubsub.md: `~`, the number, the place, the size, and bytes of the container."""
+    random_ = random.Random(seed)
+    flag, body = random_.choice([b"", b"%"]), random_.randbytes(random_.randrange(1, 500))
+    whole, number = flag + body, random_.randrange(1 << 64)
+    begin = random_.randrange(len(whole))
+    end, size = random_.randrange(begin, len(whole)) + 1, random_.randrange(1, 120)
+    parts = cut_parts(flag, body, number, begin, end, size)
+    expected = [
+        b"~" + struct.pack("<QQQ", number, at, len(whole)) + whole[at : min(at + size, end)]
+        for at in range(begin, end, size)
+    ]
+    assert list(parts) == expected and len(parts) == len(expected)
+    assert parts[-1] == expected[-1] and parts[0] == expected[0]
+    with pytest.raises(IndexError):
+        parts[len(parts)]
+    joined, lengths = join_payloads(parts)
+    assert joined == b"".join(expected) and list(lengths) == list(map(len, expected))
+
+
+@pytest.mark.parametrize(
+    "place", [(-1, 5, 3), (5, 5, 3), (0, 12, 3), (0, 5, 0), (0, 5, -1), (0, 5, 1 << 32)]
+)
+def test_parts_that_there_are_not(place: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="no such parts"):
+        cut_parts(b"%", b"0123456789", 1, *place)
+
+
+def test_parts_go_as_a_list_of_them_goes(connect: Connect) -> None:
+    """At once, with a lock that has to be waited for, in a transaction, and by a task."""
+    sender, listener = connect(), connect()
+    listener.listen("c")
+    parts = cut_parts(b"%", large(size=80_000), 1, 0, 80_000, 7000)
+    assert sender.notify_many("c", parts, dedup=False) == len(parts)
+    with sender.transaction():
+        assert sender.notify_many("c", parts, dedup=False) == len(parts)
+    assert sender.notify_many("c", parts, headers={"k": "v"}) == len(parts)
+    received = [message.data for message in receive(listener, 3 * len(parts))]
+    assert received == 3 * list(parts)
+
+
+def test_parts_where_there_is_no_memory() -> None:
+    def all_places() -> list[str]:
+        wrong, failures = [], 0
+        for place in range(1, 10):
+            call = partial(cut_parts, b"%", b"x" * 1000, 1, 0, 1001, 100)
+            parts, failed = without_memory_at(place, call)
+            if not failed and len(parts) != 11:
+                wrong.append(f"{place}: {len(parts)}")
+            failures += failed
+        return wrong if failures > 1 else [f"only {failures} failures"]
+
+    assert in_child(all_places) == []
 
 
 @pytest.mark.parametrize(
