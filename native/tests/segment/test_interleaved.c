@@ -1,6 +1,7 @@
 /*
  * What other threads, the program and other processes do between two steps of what looks at a
- * segment's files, or passes a signal on: the steps are functions that this program wraps (CMakeLists.txt).
+ * segment's files, or passes a signal on: the steps are functions that this program wraps
+ * (CMakeLists.txt).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
