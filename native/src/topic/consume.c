@@ -51,6 +51,7 @@
 #include "topic/waiting.h"
 #include "wakeup/latch.h"
 #include "wakeup/lost.h"
+#include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 
 #define PN_SLOW_MAX_NS    60000000000LL
@@ -573,6 +574,7 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
             pn_watch_arm(c->conn);
             drain_latch(c);
         }
+        pn_procsignal_pass_on_posted(c->conn->seg);
         if (has_fd) {
             join_watch(c);
             pn_watch_look(c->conn);

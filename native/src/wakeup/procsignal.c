@@ -161,13 +161,15 @@ static uint32_t check_proc_signal(struct pn_conn *conn)
     return reasons;
 }
 
-/* Without a descriptor the thread does it that the latch wakes, which looks after draining it. */
+/* Without a descriptor a thread does it that a latch wakes, which looks after draining it. */
 static void pass_on(struct pn_conn *conn)
 {
     if (pn_procsignal_try_to_pass_on(conn->seg, 0))
         return;
     pn_store_seq_cst(&conn->seg->passes_on, 1);
     pn_latch_set(conn, PN_FD_POSTED);
+    /* Perhaps only they have a thread that waits; and one in another thread has looked already. */
+    pn_segment_hooks.consumers_woken(conn, true);
 }
 
 static void procsignal_handler(int signo, siginfo_t *info, void *context)
@@ -415,13 +417,18 @@ enum pn_unsleep pn_unsleep_locked(struct pn_segment *seg, uint32_t slot, int64_t
     return PN_SIGNAL_AGAIN;
 }
 
+void pn_procsignal_pass_on_posted(struct pn_segment *seg)
+{
+    if (__builtin_expect(pn_load_relaxed(&seg->passes_on) != 0, 0) &&
+        pn_exchange(&seg->passes_on, 0) != 0)
+        pn_procsignal_flush(seg);
+}
+
 void pn_clear_owed(struct pn_conn *conn)
 {
     pn_take_owed(conn);
     PN_CRASH("wake:owed-cleared");
-    if (__builtin_expect(pn_load_relaxed(&conn->seg->passes_on) != 0, 0) &&
-        pn_exchange(&conn->seg->passes_on, 0) != 0)
-        pn_procsignal_flush(conn->seg);
+    pn_procsignal_pass_on_posted(conn->seg);
 }
 
 bool pn_wake_self(struct pn_conn *conn)

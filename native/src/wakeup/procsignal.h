@@ -56,4 +56,7 @@ bool pn_fall_asleep(struct pn_conn *conn, QueuePosition pos);
  * handler could not. */
 void pn_clear_owed(struct pn_conn *conn);
 
+/* What a handler without descriptors has left.  After a latch was drained. */
+void pn_procsignal_pass_on_posted(struct pn_segment *seg);
+
 #endif

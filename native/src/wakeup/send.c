@@ -303,6 +303,11 @@ int pn_send_end(struct pn_send_run *run)
 
 /* ---- the chain ------------------------------------------------------------------------------- */
 
+static bool is_owed(const struct pn_segment *seg, uint32_t slot)
+{
+    return (pn_load_relaxed(&seg->owed[slot / 64]) >> (slot % 64) & 1) != 0;
+}
+
 /* As pn_procsignal_send, but without locks and caches.  As signal_if_there(); -ENOSYS: this process
  * can signal none. */
 static int send_deferred(const struct pn_send_run *run, uint32_t slot)
@@ -313,6 +318,9 @@ static int send_deferred(const struct pn_send_run *run, uint32_t slot)
     int32_t pid = pn_load_relaxed(&backend->pid);
     if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED || pid <= 0 ||
         pn_load_relaxed(&backend->signo) <= 0)
+        return 0;
+    /* Looked at again: the owner of this generation is owed it, not one that has closed since. */
+    if (!is_owed(seg, slot))
         return 0;
     int pidfd = pn_os_pidfd_open(pid);
     if (pidfd < 0)
@@ -331,7 +339,7 @@ static bool claim(struct pn_segment *seg, uint32_t slot)
     if ((pn_fetch_and(&seg->deferred[slot / 64], ~bit) & bit) == 0)
         return false;
     PN_CRASH("chain:claimed");
-    return (pn_load_relaxed(&seg->owed[slot / 64]) & bit) != 0;
+    return is_owed(seg, slot);
 }
 
 /* The next deferred slot, claimed; -1 when there is none.  Only what is still owed counts. */

@@ -1,6 +1,7 @@
 /*
  * What other threads, the program and other processes do between two steps of what looks at a
- * segment's files: the steps are functions that this program wraps (CMakeLists.txt).
+ * segment's files, or passes a signal on: the steps are functions that this program wraps
+ * (CMakeLists.txt).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -13,6 +14,7 @@
 #include "backend/backend.h"
 #include "base/os.h"
 #include "segment/lockfile.h"
+#include "wakeup/send.h"
 
 void *__real_mmap(void *address, size_t size, int prot, int flags, int fd, off_t offset);
 void *__wrap_mmap(void *address, size_t size, int prot, int flags, int fd, off_t offset);
@@ -208,11 +210,64 @@ static void test_a_number_that_was_another_files_proves_no_death(void)
     end();
 }
 
+/* ---- slots change hands while a signal is passed on ------------------------------------------ */
+
+static pid_t owner;
+static pn_conn *next_owner[2];
+
+static void two_connected(void *arg)
+{
+    (void) arg;
+    pn_conn *conn[2] = {test_connect(engine), test_connect(engine)};
+    test_tell(up);
+    test_hear(down);
+    pn_conn_close(conn[0]);
+    pn_conn_close(conn[1]);
+}
+
+static void change_hands(int fd, int64_t byte)
+{
+    (void) fd;
+    CHECK_EQ(byte, 0);
+    before_query = NULL;
+    test_tell(down);
+    CHECK_CHILD(owner, 0);
+    for (int i = 0; i < 2; i++) {
+        next_owner[i] = test_connect(engine);
+        CHECK_EQ(next_owner[i]->slot, i);
+    }
+}
+
+/* Both slots were owed when they were claimed; the second changes hands before it is signalled. */
+static void test_the_chain_signals_no_later_owner(void)
+{
+    begin();
+    owner = spawn(two_connected, NULL);
+    test_hear(up);
+    mine = test_connect(engine);
+    test_listen(mine, "c"); /* so that this process catches the signal */
+    struct pn_segment *seg = test_inside();
+    pn_fetch_or(&seg->owed[0], 3);
+    pn_fetch_or(&seg->deferred[0], 3);
+    pn_store_relaxed(&seg->ctl->deferred_at, 1);
+    uint64_t before = pn_load_relaxed(&seg->ctl->free.signals_sent);
+    before_query = change_hands;
+    CHECK(pn_procsignal_try_to_pass_on(seg, 0));
+    CHECK(before_query == NULL);
+    CHECK_EQ(pn_load_relaxed(&seg->ctl->free.signals_sent), before);
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(pn_load_relaxed(&next_owner[i]->me->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT]), 0);
+        pn_conn_close(next_owner[i]);
+    }
+    end();
+}
+
 int main(void)
 {
     test_watchdog(60);
     RUN(test_nothing_of_a_header_that_changes_is_believed);
     RUN(test_a_look_at_live_pids_drops_no_locks);
     RUN(test_a_number_that_was_another_files_proves_no_death);
+    RUN(test_the_chain_signals_no_later_owner);
     return tests_done();
 }

@@ -11,6 +11,8 @@
 #include <sys/timerfd.h>
 
 #include "backend/backend.h"
+#include "topic/consume.h"
+#include "topics.h"
 #include "wakeup/send.h"
 
 enum { SLOTS = 100 }; /* more than a run holds */
@@ -433,6 +435,28 @@ static void has_no_descriptor_left(void *by_descriptor)
     pn_conn_close(conn);
 }
 
+/* It listens, too; its only thread waits for a message of a topic. */
+static void consumes_without_descriptors(void *arg)
+{
+    (void) arg;
+    pn_message_out m;
+    pn_consumer_slow_ns = INT64_MAX / 4; /* no timer of its own wakes it */
+    pn_conn *conn = test_connect(engine);
+    pn_consumer *consumer = consumer_of(conn, channel_of(conn, topic_of(conn, "t"), "w"), 1);
+    test_listen(conn, "c");
+    CHECK_POLL(conn, "");
+    CHECK_EQ(pn_consumer_get(consumer, 1000000, &m), 0); /* makes all that it sleeps on */
+    conn->next_timer_ns = INT64_MAX;
+    use_up_descriptors();
+    test_tell(up);
+    int rc = pn_consumer_get(consumer, -1, &m);
+    while (rc == -EINTR)
+        rc = pn_consumer_get(consumer, -1, &m);
+    CHECK_EQ(rc, 1);
+    pn_consumer_close(consumer);
+    pn_conn_close(conn);
+}
+
 /* Both heads of the chain: their handlers cannot pass it on, the threads that they wake do. */
 static void the_heads_have_none_left(bool by_descriptor)
 {
@@ -465,6 +489,30 @@ static void test_heads_without_descriptors(void)
     the_heads_have_none_left(false);
 }
 
+static void test_heads_without_descriptors_that_consume(void)
+{
+    pid_t pid[PN_CHAIN + 1];
+    int one = 1;
+    begin_many();
+    for (int i = 0; i < PN_CHAIN; i++) {
+        pid[i] = spawn(consumes_without_descriptors, NULL);
+        test_hear(up);
+    }
+    pid[PN_CHAIN] = spawn(many, &one);
+    test_hear(up);
+    for (int i = 0; i < PN_CHAIN; i++)
+        CHECK_SOON(is_blocked(pid[i]));
+    in_a_stream();
+    CHECK_OK(test_notify(mine, "c", "x"));
+    test_hear(up); /* the third */
+    for (int i = 0; i < PN_CHAIN; i++)
+        publish(mine, topic_of(mine, "t"), "end");
+    test_tell(down);
+    for (int i = 0; i <= PN_CHAIN; i++)
+        CHECK_CHILD(pid[i], 0);
+    end_many();
+}
+
 int main(void)
 {
     test_watchdog(100);
@@ -479,5 +527,6 @@ int main(void)
     RUN(test_a_sandboxed_process_leaves_the_chain_to_others);
     RUN(test_what_is_not_signalled_has_no_flag);
     RUN(test_heads_without_descriptors);
+    RUN(test_heads_without_descriptors_that_consume);
     return tests_done();
 }
