@@ -12,8 +12,6 @@
  */
 #include "hot.h"
 
-#include <stddef.h>
-
 #include <string.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__

@@ -391,7 +391,7 @@ def test_parts_that_there_are_not(place: tuple[int, int, int]) -> None:
 
 
 def test_parts_go_as_a_list_of_them_goes(connect: Connect) -> None:
-    """At once, with a lock that has to be waited for, in a transaction, and by a task."""
+    """At once, in a transaction, and with headers."""
     sender, listener = connect(), connect()
     listener.listen("c")
     parts = cut_parts(b"%", large(size=80_000), 1, 0, 80_000, 7000)
