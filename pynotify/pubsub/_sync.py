@@ -323,11 +323,11 @@ class PubSub(ClosedByWith, State):
             try:
                 for channel in tuple(self._channels):
                     transport.listen(channel)
+                self._connected_again()
                 if (others := self._made_meanwhile()) is not None:
                     transport.close(with_connection=True)
                     return others
-                self._connected_again()
-                self._transport = transport
+                self._transport = transport  # nothing comes between this and the look
                 self._check_open()  # a signal handler may have closed it meanwhile
             except BaseException:
                 if self._transport is transport:
