@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pynotify._configured import variable
 from pynotify._engine import open as open_segment
 from pynotify._handle import spell_wakeup, wakeup_signal
+from pynotify._hot import finalizer
 from pynotify._locks import RLock
 from pynotify._options import SegmentOptions
 from pynotify._public import public
@@ -134,7 +135,7 @@ def close_shared(name: str) -> None:
 
 # The lock may be held at the moment of the fork by a thread that the child does
 # not have, and the parent's connections are of no use there.
-os.register_at_fork(after_in_child=_shared.reset)
+os.register_at_fork(after_in_child=finalizer(_shared.reset))
 
 
 public(connect, get)

@@ -18,7 +18,8 @@ happens in statements without calls: assignments, `del`, `+=` on a deque.
 from __future__ import annotations
 
 from collections import deque
-from itertools import repeat, starmap
+from itertools import compress, repeat, starmap
+from operator import attrgetter, eq, ne
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pynotify._encoding import encode_channel, encode_pattern
@@ -27,9 +28,19 @@ from pynotify._types import Gap, Notify
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import TypeAlias
+    from typing import Any, TypeAlias
 
-__all__ = ["OVERFLOW", "Inbox", "Inboxes", "Key", "MainInbox", "Pattern", "Waiter", "keys_of"]
+__all__ = [
+    "OVERFLOW",
+    "Inbox",
+    "Inboxes",
+    "Key",
+    "MainInbox",
+    "Pattern",
+    "Waiter",
+    "keys_of",
+    "take_out",
+]
 
 OVERFLOW = ("drop-oldest", "drop-newest", "block")
 
@@ -38,6 +49,30 @@ _SUBSCRIBE = 1 << lib.PN_ROUTE_SUBSCRIBE
 _NEVER = 1 << 64
 #: So many channels that were heard by patterns are known by name; beyond that all are forgotten.
 _REMEMBERED = 4096
+
+
+_channel_of = attrgetter("channel")
+
+
+def take_out(messages: deque[Any], channel: str, taken: list[Any]) -> None:
+    """Move those of the channel to `taken`.
+
+    Other threads, and a signal handler, may take from `messages` meanwhile: none of what they got
+    comes back, and what they left stays in order.
+    """
+    while True:
+        of_it = map(eq, map(_channel_of, messages), repeat(channel))
+        of_others = map(ne, map(_channel_of, messages), repeat(channel))
+        leaving, staying = compress(messages, of_it), compress(messages, of_others)
+        try:
+            # No call comes in between, and each list is complete, or raises.
+            left, others = [*leaving], [*staying]
+            messages *= 0
+            messages += others
+            taken += left
+        except RuntimeError:  # it was changed since
+            continue
+        return
 
 
 class Pattern(NamedTuple):

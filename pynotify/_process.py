@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from pynotify._finalizing import WeakSet
+from pynotify._hot import finalizer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def reset_after_fork(owner: Resettable) -> None:
     _resettable.add(owner)
 
 
+@finalizer  # Python prints what a callback of a fork raises, Ctrl-C too, and forgets it
 def _forget_parent() -> None:
     process.refresh()
     for owner in _resettable:

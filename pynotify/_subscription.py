@@ -189,7 +189,8 @@ class Subscription(ClosedByWith):
             self._receiver.dispatch()
         if inbox.messages:
             waiter.message = inbox.take()
-        if timeout_ns == 0 or waiter.message is not None or waiter.cancelled or inbox.closed:
+        found = waiter.message is not None or inbox.messages  # where they are not handed out
+        if timeout_ns == 0 or found or waiter.cancelled or inbox.closed:
             return False
         waiter.entered = True
         inbox.waiters.append(waiter)

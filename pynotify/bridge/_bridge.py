@@ -12,6 +12,9 @@
    `Gap`: PostgreSQL keeps nothing for an absent client.  So does each channel that had listeners
    before the bridge began, since one that died may have been there.  Later listeners have lost
    nothing.
+4. An exception of a signal handler (Ctrl-C) may end run() at any step.  What was read here stays
+   until it is in the backlog; in what state the connection is then is not known, so the next run()
+   makes another, with the Gaps of (3).
 """
 
 from __future__ import annotations
@@ -29,8 +32,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pynotify._closing import ClosedByWith
 from pynotify._engine import open as open_segment
-from pynotify._locks import Lock
+from pynotify._locks import RLock
 from pynotify._log import logger
+from pynotify._process import process, reset_after_fork
 from pynotify.bridge._control import ControlRequest, ControlServer
 from pynotify.bridge._local import LocalSide
 from pynotify.bridge._outgoing import Backlog
@@ -127,8 +131,12 @@ class PostgresBridge(ClosedByWith):
         self._tell_at: float | None = None
         self._received = self._sent = self._refused = self._connections = 0
         self._stopping = self._closed = False
-        self._running = Lock()
+        #: A turn with the server has begun and not ended: what it has done is not known.
+        self._in_turn = False
+        # Re-entrant: a signal handler may close what its thread is about to close.
+        self._running = RLock()
         self._runner: int | None = None
+        self._pid = process.pid
         with open_segment(name, **options) as engine:
             self._local = LocalSide(engine, database, self._channels, both=both)
             try:
@@ -137,12 +145,17 @@ class PostgresBridge(ClosedByWith):
                 self._local.close()
                 raise
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        reset_after_fork(self)
         try:
             self._check_segment(name)
             self._interrupted = self._local.heard()  # by an earlier bridge, for all we know
         except BaseException:
             self.close()
             raise
+
+    def reset_in_child(self) -> None:
+        """Make a lock that no thread of the parent has: close() takes it."""
+        self._running, self._runner = RLock(), None
 
     def _check_segment(self, name: str) -> None:
         limit = int(self._local.connection.link.handle.options().max_payload)
@@ -160,18 +173,26 @@ class PostgresBridge(ClosedByWith):
         # A call made by `for`: Ctrl-C cannot come between having the lock and `try`.
         for free in map(self._running.acquire, (False,)):
             if not free:
-                raise ProgrammingError("the bridge runs already", hint="One thread runs it.")
+                raise _runs_already()
             try:
-                self._runner = thread
-                self._run(timeout)
+                if self._runner is not None:  # a signal handler that has interrupted it
+                    raise _runs_already()
+                try:
+                    self._runner = thread
+                    self._run(timeout)
+                finally:
+                    self._runner = None
             finally:
-                self._runner = None
                 self._running.release()
 
     def _run(self, timeout: float | None) -> None:
         deadline = None if timeout is None else self._clock() + timeout
         if self._closed:
             raise InterfaceError("the bridge is closed", hint="Make a new one.")
+        if self._pid != process.pid:
+            raise InterfaceError("the bridge is another process's", hint="Make a new one.")
+        if self._in_turn:
+            self._lose("run() was interrupted")
         while not self._stopping:
             self._turn(deadline)
             if deadline is not None and self._clock() >= deadline:
@@ -181,11 +202,13 @@ class PostgresBridge(ClosedByWith):
         ready = self._wait(deadline)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        self._requests += self._control.requests()
+        self._control.receive(self._requests)
+        came = self._local.receive()  # always, so that its descriptor is quiet again
         if self._both:
-            self._outgoing.add(self._local.read())
+            self._outgoing.add(self._local.of_others(came), came)
         else:
-            self._local.read()  # so that its descriptor is quiet again
+            came.clear()
+        self._in_turn = True  # until what is done with the server is known
         try:
             if self._upstream is None:
                 self._connect_when_due()
@@ -193,6 +216,7 @@ class PostgresBridge(ClosedByWith):
                 self._go_on(self._upstream, ready.get(self._upstream_fd, 0))
         except (self._postgres.Lost, LockTimeout) as error:
             self._lose(str(error).partition("\n")[0])
+        self._in_turn = False
         self._tell_at = None
         self._answer()
         if self._local.owes and self._clock() >= self._pay_at:
@@ -290,6 +314,7 @@ class PostgresBridge(ClosedByWith):
         self._listening.clear()
         self._moving.clear()
         self._told_down.clear()
+        self._in_turn = False
         logger.warning("bridge: no connection to PostgreSQL: %s; again in %.1f s", why, delay)
 
     # ---- to what it listens --------------------------------------------------------------------
@@ -414,15 +439,17 @@ class PostgresBridge(ClosedByWith):
 
     def close(self) -> None:
         """Stop, and be no bridge any more.  Closing twice is allowed."""
+        if self._pid != process.pid:
+            self._closed = True  # the rest is the parent's
+            return
         self.stop()
         if self._runner == threading.get_ident():
             raise ProgrammingError("close() inside of run()", hint="Call stop() there.")
         with self._running:
-            if self._closed:
-                return
-            self._closed = True
-            if len(self._outgoing):
+            if not self._closed and len(self._outgoing):
                 logger.warning("bridge: %d transactions were not sent", len(self._outgoing))
+            # Each step may be done again: an exception of a signal handler may come between them.
+            self._closed = True
             if self._upstream is not None:
                 self._upstream.close()
                 self._upstream = None
@@ -431,11 +458,16 @@ class PostgresBridge(ClosedByWith):
             finally:
                 self._control.close()
             wake, self._wake = self._wake, -1
-            os.close(wake)
+            if wake >= 0:
+                os.close(wake)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "connected" if not self._down else self._down
         return f"<pynotify.bridge.PostgresBridge of {', '.join(self._channels)} ({state})>"
+
+
+def _runs_already() -> ProgrammingError:
+    return ProgrammingError("the bridge runs already", hint="One thread runs it.")
 
 
 def _check_channels(channels: Iterable[str]) -> tuple[str, ...]:

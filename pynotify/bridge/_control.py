@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from pynotify._upstream import CONTROL_DATABASE, document_of
@@ -11,6 +12,7 @@ from pynotify.errors import Error, LockTimeout, QueueFull
 
 if TYPE_CHECKING:
     from pynotify._engine import Engine
+    from pynotify._types import Gap, Notify
 
 
 class ControlRequest(NamedTuple):
@@ -26,6 +28,7 @@ class ControlServer:
     def __init__(self, engine: Engine, database: str) -> None:
         self._channel = database
         self._connection = engine.connect(CONTROL_DATABASE)
+        self._came: deque[Notify | Gap] = deque()
         try:
             # A backend that listens to nothing watches no other, and would not hear of a death.
             self._connection.listen(database)
@@ -37,12 +40,18 @@ class ControlServer:
         """Readable when there may be requests."""
         return self._connection.fileno()
 
-    def requests(self) -> list[ControlRequest]:
-        """The requests that have come."""
-        documents = map(document_of, self._connection.poll())
-        return [
+    def receive(self, requests: list[ControlRequest]) -> None:
+        """Append the requests that have come."""
+        # A call made by `for`: Ctrl-C cannot come between reading and having it.
+        for messages in map(self._connection.poll, (None,)):
+            self._came += messages
+        documents = map(document_of, self._came)
+        asked = [
             ControlRequest(str(d["ask"]), str(d.get("channel"))) for d in documents if "ask" in d
         ]
+        # No call comes in between.
+        requests += asked
+        self._came *= 0
 
     def answer(self, asked: ControlRequest, state: str, detail: str = "") -> bool:
         """Answer with a state: "listening", "down" (wait on) or "refused".

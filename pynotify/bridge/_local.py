@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -51,6 +52,7 @@ class LocalSide:
         self._handle = self._connection.link.handle
         self._seen: int | None = None
         self._owed: dict[str, None] = {}
+        self._came: deque[Notify | Gap] = deque()
         #: Notifications for which there was no room.
         self.dropped = 0
         self._warn_at = 0.0
@@ -90,11 +92,18 @@ class LocalSide:
 
     # ---- what goes upstream --------------------------------------------------------------------
 
-    def read(self) -> list[Notify]:
-        """What was sent here since, by others than us."""
+    def receive(self) -> deque[Notify | Gap]:
+        """What was sent here; it stays there until the caller has taken it out."""
+        # A call made by `for`: Ctrl-C cannot come between reading and having it.
+        for messages in map(self._connection.poll, (None,)):
+            self._came += messages
+        return self._came
+
+    def of_others(self, came: Iterable[Notify | Gap]) -> list[Notify]:
+        """What of it others than us have sent."""
         own = self._connection.backend_id
         messages: list[Notify] = []
-        for message in self._connection.poll():
+        for message in came:
             if isinstance(message, Notify):
                 if message.backend_id != own:
                     messages.append(message)

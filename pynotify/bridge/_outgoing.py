@@ -7,6 +7,8 @@
    that would fill up, for all processes.  Beyond it the oldest go, and are counted.
 3. What was on its way when the connection broke is sent again: it may come twice, as it is
    not known whether it came.
+4. An exception of a signal handler (Ctrl-C) may come after each call: what must happen together
+   happens in statements without calls.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from pynotify._types import Notify
 
@@ -53,6 +56,11 @@ def _array(values: Iterable[bytes]) -> bytes:
     return b"{" + b",".join(b'"' + value + b'"' for value in quoted) + b"}"
 
 
+def _outward(pairs: Iterable[tuple[bytes, bytes]]) -> Outward:
+    found = list(pairs)
+    return Outward(found, sum(len(channel) + len(payload) for channel, payload in found))
+
+
 class Backlog:
     """Transactions that were not sent yet, the next one in front."""
 
@@ -70,31 +78,34 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, messages: Iterable[Notify]) -> None:
-        """Append what was read, in order."""
+    def add(self, messages: Iterable[Notify], source: deque[Any] | None = None) -> None:
+        """Append what was read, in order; `source` is emptied in the same step."""
+        source = deque() if source is None else source
+        added: list[Outward] = []
         for _, transaction in groupby(messages, key=lambda message: message.seq):
             pairs: dict[tuple[bytes, bytes], None] = {}
             for message in transaction:
                 pair = (message.channel.encode(), message.data)
                 if pair in pairs:
-                    self._append(list(pairs))
-                    pairs.clear()
+                    added.append(_outward(pairs))
+                    pairs = {}
                 pairs[pair] = None
-            self._append(list(pairs))
-        self._make_room()
-
-    def _append(self, pairs: list[tuple[bytes, bytes]]) -> None:
-        size = sum(len(channel) + len(payload) for channel, payload in pairs)
-        self._waiting.append(Outward(pairs, size))
+            added.append(_outward(pairs))
+        size = sum(outward.size for outward in added)
+        waiting = self._waiting
+        waiting += added
         self.bytes += size
+        source *= 0
+        self._make_room()
 
     def _make_room(self) -> None:
         keep = 1 if self._sending else 0
         while self.bytes > self._max_backlog and len(self._waiting) > keep:
             oldest = self._waiting[keep]
+            count = len(oldest.pairs)
             del self._waiting[keep]
             self.bytes -= oldest.size
-            self.dropped += len(oldest.pairs)
+            self.dropped += count
 
     def send(self) -> Outward | None:
         """The next one, which is on its way from now on; None while another is."""
@@ -108,10 +119,12 @@ class Backlog:
 
         It has arrived, or never will.
         """
-        self._sending = False
-        done = self._waiting.popleft()
+        done = self._waiting[0]
+        count = len(done.pairs)
+        del self._waiting[0]
         self.bytes -= done.size
-        return len(done.pairs)
+        self._sending = False
+        return count
 
     def again(self) -> None:
         """Send again what was on its way."""

@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pynotify._finalizing import WeakSet
+from pynotify._hot import finalizer
 from pynotify._locks import RLock
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class PerProcess(Generic[_T]):
 _per_process: WeakSet[PerProcess[Any]] = WeakSet()
 
 
+@finalizer
 def _forget_all() -> None:
     for each in _per_process:
         each._reset()  # noqa: SLF001

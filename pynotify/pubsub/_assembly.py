@@ -239,11 +239,6 @@ class Assembler:
             "..." if len(data) > len(start) else "",
         )
 
-    def lose(self, channel: str | None, pid: int | None) -> None:
-        """A reference that take() has returned leads to no array any more."""
-        self._received -= 1
-        self._drop(f"on channel {channel!r} from process {pid}: the array is gone")
-
     def _is_too_large(self, size: int) -> bool:
         return size - 1 > self._max_object
 

@@ -110,7 +110,9 @@ class AsyncPubSub(ClosedByAsyncWith, State):
     async def subscribe(self, *channels: str) -> None:
         """Receive what is sent on the channels from now on.  Subscribing twice changes nothing."""
         for channel in channels:
-            await self._again_if_lost(lambda transport, name: transport.listen(name), channel)
+            # Another task may have made another connection meanwhile, which knows nothing of it.
+            while await self._again_if_lost(_listen, channel) is not self._transport:
+                pass
             self._channels[channel] = None
 
     async def unsubscribe(self, *channels: str) -> None:
@@ -119,18 +121,22 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         Channels that are not subscribed to are no error.
         """
         for channel in channels:
-            await self._again_if_lost(lambda transport, name: transport.unlisten(name), channel)
+            while await self._again_if_lost(_unlisten, channel) is not self._transport:
+                pass
             self._unsubscribed(channel)
 
     async def _again_if_lost(
         self, action: Callable[[Transport, str], Awaitable[None]], channel: str
-    ) -> None:
+    ) -> Transport:
+        """The transport with which it has succeeded."""
         transport = await self._connected()
         try:
             await action(transport, channel)
         except ConnectionLost as error:
             await self._lose(transport, error)
-            await action(await self._connected(), channel)
+            transport = await self._connected()
+            await action(transport, channel)
+        return transport
 
     # ---- receiving -------------------------------------------------------------------------
 
@@ -170,18 +176,21 @@ class AsyncPubSub(ClosedByAsyncWith, State):
             over = over or self._closed
 
     async def _receive(self, timeout: float | None) -> None:
-        if not await self._connect_in_time(timeout) or self._ready:
-            return
-        transport = self._transport
-        if transport is None:
-            return
+        transport = None
         try:
+            if not await self._connect_in_time(timeout) or self._ready:
+                return
+            transport = self._transport
+            if transport is None:
+                return
             # What is there already was left by a cancelled task, or by Ctrl-C.
             left = 0.0 if self._came else self._until_expiry(timeout)
             await transport.receive(left, self._came)
             self._take_in(transport.gone())
             transport.taken_in(self._oldest())
         except ConnectionLost as error:
+            if transport is None:
+                raise
             await self._lose(transport, error)
         except InterfaceError:
             if not self._closed:
@@ -198,7 +207,10 @@ class AsyncPubSub(ClosedByAsyncWith, State):
             if received is not None:
                 if isinstance(reference := received.obj, Reference):
                     received = self._resolved(received, reference)
-                    # Ctrl-C cannot come before this: the block would be waited for for ever.
+                    # No call comes in between: Ctrl-C would have it counted twice, and the block
+                    # waited for for ever.
+                    if received.channel is None:
+                        self._arrays_gone += 1
                     self._unresolved.pop(reference.place, None)
                     self._settled(self._oldest())
                 for handler, argument in self._handlers.of(received):
@@ -245,8 +257,9 @@ class AsyncPubSub(ClosedByAsyncWith, State):
             transport = self._over(connection)
             try:
                 await transport.open()
-                for channel in self._channels:
+                for channel in tuple(self._channels):
                     await transport.listen(channel)
+                self._check_open()  # another task may have closed it meanwhile
             except BaseException:
                 await transport.close(with_connection=self._make is not None)
                 raise
@@ -343,6 +356,14 @@ class AsyncPubSub(ClosedByAsyncWith, State):
     async def __aenter__(self) -> Self:
         await self._connected()
         return self
+
+
+async def _listen(transport: Transport, channel: str) -> None:
+    await transport.listen(channel)
+
+
+async def _unlisten(transport: Transport, channel: str) -> None:
+    await transport.unlisten(channel)
 
 
 def _is_psycopg(connection: object) -> bool:

@@ -63,6 +63,10 @@ class Handlers:
 
     def __init__(self) -> None:
         self._handlers: dict[str, list[_Added]] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """None is being added: in the child of a fork."""
         #: Of adding and removing.
         self._changing = RLock()
 

@@ -184,7 +184,7 @@ class _Arrays:
 
     def came(self, came: deque[Any]) -> int:
         """The last commit of which something has come."""
-        for message in reversed(came):
+        for message in reversed(list(came)):  # a signal handler may take them meanwhile
             if isinstance(message, Notify):
                 self._commit = message.seq
                 break

@@ -29,6 +29,7 @@ from psycopg import pq
 
 from pynotify._finalizing import WeakKeyDictionary
 from pynotify._hot import finalizer
+from pynotify._inbox import take_out
 from pynotify._locks import Lock, RLock
 from pynotify.errors import (
     ActiveTransaction,
@@ -233,10 +234,7 @@ class BasePostgresTransport:
 
     def _without(self, channel: str) -> None:
         """Drop what has come on it."""
-        others = [segment for segment in self._arrived if segment.channel != channel]
-        arrived = self._arrived
-        arrived *= 0
-        arrived += others
+        take_out(self._arrived, channel, [])
 
     def _take(self, came: deque[Any]) -> None:
         # One call: none can be lost between two of its steps.

@@ -64,7 +64,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pynotify._finalizing import WeakSet
 from pynotify._hot import finalizer
-from pynotify._locks import Lock, RLock
+from pynotify._locks import RLock
 from pynotify._log import logger
 from pynotify._process import reset_after_fork
 from pynotify.pubsub._arrays import Place, order_of
@@ -131,7 +131,9 @@ class Arena:
 
     def __init__(self, files: ArrayFiles, limit: int, queue: Callable[[], Queue]) -> None:
         self._files, self._limit, self._queue = files, limit, queue
-        self._lock = Lock()
+        self._lock = RLock()
+        #: The thread that has the lock is in place().
+        self._placing = False
         self._locks: LockFile | None = None
         self._number = self._generation = self._next = self._dropped = self._bytes = 0
         #: Locked, and written to by no thread; the last one is the warmest.
@@ -147,7 +149,7 @@ class Arena:
 
     def reset_in_child(self) -> None:
         """Forget the parent's blocks.  Closed, not unlocked."""
-        self._lock, self._closed = Lock(), True
+        self._lock, self._placing, self._closed = RLock(), False, True
         if self._locks is not None:
             self._locks.close()
         self._free, self._sent, self._unread, self._read = [], deque(), deque(), deque()
@@ -156,13 +158,22 @@ class Arena:
         """Write the array into a block, to be given to `sent`.  None: there is no room."""
         import numpy as np  # noqa: PLC0415
 
-        with self._lock:
-            block = self._take(HEAD + array.nbytes)
-            if block is None:
-                return None
-            self._generation += 1
-            generation = self._generation
+        block = None
         try:
+            with self._lock:
+                if self._placing:  # a signal handler that has interrupted it
+                    return None
+                try:
+                    self._placing = True
+                    block = self._take(HEAD + array.nbytes)
+                finally:
+                    self._placing = False
+                    if self._closed:  # by such a handler
+                        self.close()
+                if block is None:
+                    return None
+                self._generation += 1
+                generation = self._generation
             mapping = block.mapping
             mapping.generation = generation
             order: Any = order_of(array)
@@ -172,7 +183,8 @@ class Arena:
             assert locks is not None
             locks.drop(block.at)
         except BaseException:
-            self.sent(block)
+            if block is not None:
+                self.sent(block)
             raise
         place = Place(
             self._number, block.number, generation, self._dropped, locks.inode, array.nbytes
@@ -186,8 +198,12 @@ class Arena:
 
     @property
     def awaited(self) -> int:
-        """Blocks that listeners have not read or not looked at, when all were last looked at."""
-        return len(self._unread) + self._in_hand
+        """Blocks that listeners have not read or not looked at, when all were last looked at.
+
+        None that a signal handler waits for that has interrupted place().
+        """
+        with self._lock:
+            return 0 if self._placing else len(self._unread) + self._in_hand
 
     def _take(self, size: int) -> Block | None:
         if self._closed:
@@ -312,13 +328,15 @@ class Arena:
     def prepare_to_close(self) -> None:
         """Find what nothing refers to.  May be repeated."""
         with self._lock:
-            if self._number and not self._closed:
+            if self._number and not (self._closed or self._placing):
                 self._reclaim(whole=True)
 
     def close(self) -> None:
         """Remove what nothing refers to, and leave the rest to the last that reads it."""
         with self._lock:
             self._closed = True
+            if self._placing:
+                return  # a signal handler has interrupted place(), which does the rest
             while self._free:
                 self._remove(self._free.pop())
             if self._locks is not None:
@@ -394,6 +412,7 @@ class _Held:
         self._bytes = 0
         #: Of each arena, how many blocks it had dropped.
         self._dropped: dict[int, int] = {}
+        self._at_fork: LockFile | None = None
         self._in_child: LockFile | None = None
         self._locked = False
         #: Its locks are the parent's: the child could not have its own.
@@ -513,10 +532,14 @@ class _Held:
 
     def before_fork(self) -> None:
         """Make the locks that the child is to have."""
+        self._at_fork = self.locks
         # Without the lock, when this very thread has it or another is at work: that is no array
         # of the child's yet.
-        self._locked = self._lock.acquire(blocking=False)
-        if self._counts:
+        if not self._locked:
+            # A call made by `for`: Ctrl-C cannot come between having the lock and noting it.
+            for locked in map(self._lock.acquire, (False,)):
+                self._locked = locked
+        if self._counts and self._in_child is None:
             with contextlib.suppress(OSError):
                 locks = LockFile(self._files.lock_path)
                 if locks.inode == self.locks.inode and all(map(locks.share, self._counts)):
@@ -524,40 +547,47 @@ class _Held:
 
     def after_fork_in_parent(self) -> None:
         """Go on as before."""
-        locks, self._in_child = self._in_child, None
         if self._locked:
+            self._locked = False  # nothing comes between this and the call
             self._lock.release()
-        if locks is not None:
-            locks.close()
+        if self._in_child is not None:
+            self._in_child.close()
+            self._in_child = None
         self._settle()
 
     def after_fork_in_child(self) -> None:
         """Have other locks on the same blocks."""
-        self._lock, self._busy = RLock(), False
-        locks, self._in_child = self._in_child, None
-        if locks is not None:
+        self._lock, self._busy, self._locked = RLock(), False, False
+        if self._in_child is not None:
             self.locks.close()
-            self.locks = locks
-        elif self._counts:
-            self._borrowed = True
-        else:
-            self.locks.close()
+            self.locks, self._in_child = self._in_child, None
+        elif self.locks is self._at_fork:  # else this is called again
+            if self._counts:
+                self._borrowed = True
+            else:
+                self.locks.close()
         self._settle()
 
 
 _all_held: WeakSet[_Held] = WeakSet()
 
 
+# Python prints what they raise, Ctrl-C too, and forgets it.
+
+
+@finalizer
 def _before_fork() -> None:
     for held in tuple(_all_held):
         held.before_fork()
 
 
+@finalizer
 def _after_fork_in_parent() -> None:
     for held in tuple(_all_held):
         held.after_fork_in_parent()
 
 
+@finalizer
 def _after_fork_in_child() -> None:
     for held in tuple(_all_held):
         held.after_fork_in_child()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pynotify._inbox import take_out
 from pynotify._locks import RLock
 from pynotify._log import logger
+from pynotify._process import reset_after_fork
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT
 from pynotify._types import Gap, Notify
 from pynotify.errors import ConnectionLost, InterfaceError, OperationalError, ProgrammingError
@@ -49,6 +52,10 @@ class _OneByOne:
     __slots__ = ("_lock", "_under_way")
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """None is under way: in the child of a fork."""
         self._lock = RLock()
         self._under_way = False
 
@@ -101,9 +108,19 @@ class State:
         self._settled: Callable[[int | None], None] = nothing_held
         #: The commits of references in `_ready`, and of those whose arrays are just looked for.
         self._unresolved: dict[Place, int] = {}
+        #: What was in `_ready` on a channel that was left, and may have references there.
+        self._dropped: list[Received] = []
+        #: References whose arrays were gone.
+        self._arrays_gone = 0
         #: Those subscribed to, in order.
         self._channels: dict[str, None] = {}
         self._closed = False
+        reset_after_fork(self)
+
+    def reset_in_child(self) -> None:
+        """Make locks that no thread of the parent has: close() takes them."""
+        self._assembling.reset()
+        self._handlers.reset()
 
     @property
     def channels(self) -> tuple[str, ...]:
@@ -131,8 +148,11 @@ class State:
     def stats(self) -> PubSubStats:
         """What has been received since the beginning, and what is pending."""
         if self._assembling.interrupted():
-            return self._assembler.counted()
-        return self._change(self._assembler.stats)
+            found = self._assembler.counted()
+        else:
+            found = self._change(self._assembler.stats)
+        gone = self._arrays_gone
+        return replace(found, received=found.received - gone, dropped=found.dropped + gone)
 
     def _encoded(self, obj: Any) -> Any:
         return obj if is_array(obj) else encoded(self._codec, obj)
@@ -147,19 +167,24 @@ class State:
         self._assembling.call(self._drop_ready, channel)
 
     def _drop_ready(self, channel: str) -> None:
-        ready = self._ready
-        others = [received for received in ready if received.channel != channel]
-        # No call comes in between: Ctrl-C would lose the others.
-        dropped = [each.obj.place for each in ready if isinstance(each.obj, Reference)]
-        ready *= 0
-        ready += others
-        kept = {each.obj.place for each in others if isinstance(each.obj, Reference)}
-        for place in dropped:
-            if place not in kept:
-                self._unresolved.pop(place, None)
+        take_out(self._ready, channel, self._dropped)
+        self._forget_dropped()
+
+    def _forget_dropped(self) -> None:
+        """Nothing waits for their arrays.  What Ctrl-C leaves of it, the next receiver does."""
+        left = [each.obj for each in list(self._ready)]
+        kept = {obj.place for obj in left if isinstance(obj, Reference)}
+        while self._dropped:
+            obj = self._dropped[-1].obj
+            if isinstance(obj, Reference) and obj.place not in kept:
+                self._unresolved.pop(obj.place, None)
+            del self._dropped[-1]
 
     def _change(self, change: Callable[..., _T], *arguments: Any) -> _T:
-        """Change the assembler; with an exception of a signal handler (Ctrl-C) not at all."""
+        """Change the assembler.
+
+        With an exception of a signal handler (Ctrl-C) it is changed or not.
+        """
         result: _T = self._assembling.call(self._changed, change, *arguments)
         return result
 
@@ -185,6 +210,8 @@ class State:
 
     def _assemble_all(self) -> None:
         came, ready, assembler = self._came, self._ready, self._assembler
+        if self._dropped:
+            self._forget_dropped()
         while True:
             while came.done:
                 del came[0]
@@ -246,14 +273,17 @@ class State:
 
         Copied in one step: other threads look for theirs meanwhile.
         """
-        return min(tuple(self._unresolved.values()), default=None)
+        return min(list(self._unresolved.values()), default=None)
 
     def _resolved(self, received: Received, reference: Reference) -> Received:
         """With the array in the place of the reference, or a Gap when it is gone."""
         array = self._attach(reference)
         if array is not None:
             return received._replace(obj=array)
-        self._change(self._assembler.lose, received.channel, received.pid)
+        logger.warning(
+            "PubSub: an object was given up, on channel %r from process %d: the array is gone",
+            *(received.channel, received.pid),
+        )
         gap = Gap(reference.layout.size, Gap.ARRAY, 1, of_channel=received.channel)
         return Received(None, gap, None)
 

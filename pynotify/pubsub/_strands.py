@@ -3,17 +3,19 @@
 Each channel is an inbox of its own, a strand, with its own beginning; all of them put what comes
 into one deque, so the order between channels stays.  Nothing is dropped here: the reader of the
 connection brings at most what the ring holds, and brings it when a caller waits.
+
+A caller only waits for that deque, and then moves all of it in one step.  Were it handed a message,
+as callers of Subscription.next() are, a signal handler that receives would take the rest of an
+object of which the caller that it has interrupted has the first part in hand.
 """
 
 from __future__ import annotations
 
-import contextlib
-from itertools import repeat, starmap
 from typing import TYPE_CHECKING, Any
 
 from pynotify._async_subscription import AsyncSubscription
 from pynotify._hot import finalizer
-from pynotify._inbox import Inbox
+from pynotify._inbox import Inbox, take_out
 from pynotify._subscription import Subscription
 from pynotify._time import nanoseconds
 from pynotify._types import Notify
@@ -27,15 +29,32 @@ if TYPE_CHECKING:
     from pynotify.pubsub._shared import Guard
 
 
-def _without_limit(skip_backend: int | None) -> Inbox:
-    return Inbox(None, "drop-oldest", skip_backend)
+class _Stream(Inbox):
+    """Without a limit, and what it has stays there until all of it is moved."""
+
+    def __init__(self, skip_backend: int | None) -> None:
+        super().__init__(None, "drop-oldest", skip_backend)
+
+    def put(self, message: Notify | Gap) -> None:
+        """Keep a message, and wake all waiters, which look for themselves."""
+        if self.closed:
+            return
+        if message is not self._latest:
+            selects = self._since or self._skip_backend
+            if (selects is not None or self._added) and not self._owes(message):
+                return
+            self._keep(message)
+        self.wake_all()  # and when the message is put again: this was interrupted
+
+    def take(self) -> None:
+        """Nothing is handed to a waiter."""
 
 
-class _PartStream(Inbox):
+class _PartStream(_Stream):
     """The part of `root` that is one channel's."""
 
-    def __init__(self, root: Inbox, skip_backend: int | None, guard: Guard) -> None:
-        super().__init__(None, "drop-oldest", skip_backend)
+    def __init__(self, root: _Stream, skip_backend: int | None, guard: Guard) -> None:
+        super().__init__(skip_backend)
         self.messages = root.messages
         self.waiters = root.waiters
         self._guard = guard
@@ -59,17 +78,16 @@ class _PartStream(Inbox):
         """The other channels, and the callers that wait for them, stay."""
         self.closed = True
         self._latest = None
-        messages = self.messages
-        others = [m for m in messages if m.channel not in self.channels]
-        # No call comes in between: Ctrl-C would lose the others.
-        messages *= 0
-        messages += others
+        for channel in self.channels:
+            take_out(self.messages, channel, [])
 
 
-def _move(messages: deque[Any], came: deque[Any]) -> None:
-    """In one call: Ctrl-C cannot come between two of its steps."""
-    with contextlib.suppress(IndexError):
-        came.extend(starmap(messages.popleft, repeat(())))
+def _move(inbox: Inbox, guard: Guard, came: deque[Any]) -> None:
+    """All that is there.  No call comes in between, and so no signal handler."""
+    messages = inbox.messages
+    guard.taking = True
+    came += messages
+    messages *= 0
 
 
 def _watch(receiver: Receiver, guard: Guard) -> None:
@@ -97,7 +115,7 @@ def _settle(
 class _MergedStreams:
     """The strands by channel."""
 
-    def __init__(self, root: Inbox, skip_backend: int | None, guard: Guard) -> None:
+    def __init__(self, root: _Stream, skip_backend: int | None, guard: Guard) -> None:
         self._root, self._guard = root, guard
         self._skip_backend = skip_backend
         self.strands: dict[str, _PartStream] = {}
@@ -116,7 +134,7 @@ class Strands(Subscription):
     def __init__(self, link: ThreadLink, guard: Guard, *, skip_self: bool) -> None:
         self._link, self._receiver = link, link.receiver
         self._closed = False
-        self._inbox = _without_limit(None)
+        self._inbox: _Stream = _Stream(None)
         skipped = link.handle.backend_id if skip_self else None
         self._merged = _MergedStreams(self._inbox, skipped, guard)
         _watch(self._receiver, guard)
@@ -157,12 +175,9 @@ class Strands(Subscription):
 
     def take(self, timeout: float | None, came: deque[Any]) -> None:
         """Append everything that is there, after waiting; nothing when the time is over."""
-        self._guard.taking = True
-        first = self._receive(self._waiter(), nanoseconds(timeout))
-        if first is not None:
-            came += (first,)  # no call: Ctrl-C cannot come before it
-            with self._receiver.lock:
-                _move(self._inbox.messages, came)
+        self._receive(self._waiter(), nanoseconds(timeout))
+        with self._receiver.lock:
+            _move(self._inbox, self._guard, came)
 
     def taken_in(self, commit: int, oldest: int | None) -> None:
         """What take() has appended was looked at; the last of it is of `commit`.
@@ -196,7 +211,7 @@ class AsyncStrands(AsyncSubscription):
     def __init__(self, link: TaskLink, guard: Guard, *, skip_self: bool) -> None:
         self._link, self._receiver = link, link.receiver
         self._opened = self._closed = False
-        self._inbox = _without_limit(None)
+        self._inbox: _Stream = _Stream(None)
         skipped = link.handle.backend_id if skip_self else None
         self._merged = _MergedStreams(self._inbox, skipped, guard)
         _watch(self._receiver, guard)
@@ -247,11 +262,8 @@ class AsyncStrands(AsyncSubscription):
 
     async def take(self, timeout: float | None, came: deque[Any]) -> None:
         """Append everything that is there, after waiting; nothing when the time is over."""
-        self._guard.taking = True
-        first = await self._receive(timeout)
-        if first is not None:
-            came += (first,)  # no call: Ctrl-C cannot come before it
-            _move(self._inbox.messages, came)
+        await self._receive(timeout)
+        _move(self._inbox, self._guard, came)
 
     def taken_in(self, commit: int, oldest: int | None) -> None:
         """What take() has appended was looked at; the last of it is of `commit`.

@@ -87,14 +87,22 @@ class PubSub(ClosedByWith, State):
         self._skip_self, self._raw = skip_self, raw
         self._interval = interval
         self._make = connection if callable(connection) else None
+        self._make_locks()
+        self._transport: Transport | None = self._over(
+            connection() if callable(connection) else connection
+        )
+
+    def _make_locks(self) -> None:
         #: Held while receiving: what has come is put together in the order in which it came.
         self._receiving = RLock()
         #: Of `_transport`, and of `_channels` with what the transport listens to.
         self._connecting = RLock()
         self._ending = Event()
-        self._transport: Transport | None = self._over(
-            connection() if callable(connection) else connection
-        )
+
+    def reset_in_child(self) -> None:
+        """A thread of the parent that is in run() has one."""
+        super().reset_in_child()
+        self._make_locks()
 
     def _over(self, connection: AnyConnection) -> Transport:
         transport: Transport
@@ -260,7 +268,10 @@ class PubSub(ClosedByWith, State):
             if received is not None:
                 if isinstance(reference := received.obj, Reference):
                     received = self._resolved(received, reference)
-                    # Ctrl-C cannot come before this: the block would be waited for for ever.
+                    # No call comes in between: Ctrl-C would have it counted twice, and the block
+                    # waited for for ever.
+                    if received.channel is None:
+                        self._arrays_gone += 1
                     self._unresolved.pop(reference.place, None)
                     self._settled(self._oldest())
                 for handler, argument in self._handlers.of(received):
@@ -304,18 +315,30 @@ class PubSub(ClosedByWith, State):
                 return self._transport
             self._check_open()
             assert self._make is not None
-            transport = self._over(self._make())
+            connection = self._make()
+            if (others := self._made_meanwhile()) is not None:
+                connection.close()
+                return others
+            transport = self._over(connection)
             try:
-                for channel in self._channels:
+                for channel in tuple(self._channels):
                     transport.listen(channel)
                 self._connected_again()
-                self._transport = transport
+                if (others := self._made_meanwhile()) is not None:
+                    transport.close(with_connection=True)
+                    return others
+                self._transport = transport  # nothing comes between this and the look
                 self._check_open()  # a signal handler may have closed it meanwhile
             except BaseException:
-                self._transport = None
+                if self._transport is transport:
+                    self._transport = None
                 transport.close(with_connection=True)
                 raise
             return transport
+
+    def _made_meanwhile(self) -> Transport | None:
+        """That of a signal handler, which has connected while its thread was about to."""
+        return self._transport
 
     def _connect_in_time(self, timeout: float | None) -> bool:
         """Connect again, with more and more time between the attempts."""

@@ -292,6 +292,7 @@ class Consumer(ClosedByWith, BaseConsumer[Message]):
         forked child it does nothing, since the consumer is the parent's.
         """
         self.give_up()
+        self._ended.set()  # an earlier call may have been interrupted before it
 
     def _wake(self) -> None:
         self._ended.set()

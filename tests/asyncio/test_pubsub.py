@@ -123,6 +123,44 @@ async def test_close_ends_waiting(aconnect: AsyncConnections) -> None:
         await pubsub.publish("c")
 
 
+async def test_close_while_it_connects(aconnect: AsyncConnections) -> None:
+    """run() ends, and the connection that comes then is closed."""
+    connecting, free = asyncio.Event(), asyncio.Event()
+    made: list[pynotify.AsyncConnection] = []
+
+    async def make() -> pynotify.AsyncConnection:
+        connecting.set()
+        await free.wait()
+        made.append(await aconnect())
+        return made[0]
+
+    pubsub = pynotify.AsyncPubSub(make)
+    running = asyncio.create_task(pubsub.run())
+    await connecting.wait()
+    await pubsub.close()
+    free.set()
+    async with asyncio.timeout(PATIENCE):
+        assert await running == 0
+    assert made[0].closed
+
+
+async def test_subscribing_to_a_connection_that_is_just_lost(aconnect: AsyncConnections) -> None:
+    """Another task has connected again, and knew nothing of the channel."""
+    async with pynotify.AsyncPubSub(aconnect) as pubsub:
+        transport: Any = await pubsub._connected()
+        listen = transport.listen
+
+        async def listen_and_lose(channel: str) -> None:
+            await listen(channel)
+            await pubsub._lose(transport, pynotify.ConnectionLost("as if"))
+            await pubsub._connected()
+
+        transport.listen = listen_and_lose
+        await pubsub.subscribe("c")
+        await pubsub.publish("c", "1")
+        assert [obj for obj in await take(pubsub, 2) if isinstance(obj, str)] == ["1"]
+
+
 async def test_given_a_coroutine_function_it_opens_the_segment_again(
     new_name: Callable[[], str],
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 import pynotify
 from bridge.bridges import (
+    FAST,
     GAP,
     Bridge,
     BridgeProcess,
@@ -20,10 +22,12 @@ from bridge.bridges import (
     take,
 )
 from bridge.conftest import NewBridge, NewBridgeProcess
-from interrupting import At, at_places
+from forking import in_child
+from interrupting import WHOLE, At, at_places
 from pubsub.server import Server
+from pynotify import InterfaceError, Notify, OperationalError, ProgrammingError
 from pynotify.bridge import PostgresBridge
-from receiving import wait_until
+from receiving import PATIENCE, readable, wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call
 
@@ -347,14 +351,104 @@ def test_an_unlinked_segment_ends_it(
 # ---- Ctrl-C ------------------------------------------------------------------------------------
 
 
+def alone(name: str) -> PostgresBridge:
+    """Without a server."""
+    return PostgresBridge(name, conninfo="host=/nonexistent", channels=["c"])
+
+
 @pytest.mark.parametrize("how", ["run", "close"])
 def test_an_interrupted_call_keeps_no_lock(make_engine: EngineFactory, how: str) -> None:
-    """`close()` comes back afterwards."""
+    """`close()` comes back afterwards, and has closed all."""
     name = make_engine().name
 
     def attempt(at: At) -> None:
-        bridge = PostgresBridge(name, conninfo="host=/nonexistent", channels=["c"])
+        bridge = alone(name)
         at.attempt((lambda: bridge.run(0)) if how == "run" else bridge.close)
         Call(bridge.close).result()
+        alone(name).close()
+        assert bridge._wake < 0
 
     at_places(attempt, whole=True)
+
+
+@pytest.mark.parametrize("how", ["run", "close"])
+def test_a_handler_closes(make_engine: EngineFactory, how: str) -> None:
+    """What its own thread is about to close; inside of run() it is refused."""
+    name = make_engine().name
+
+    def attempt(at: At) -> None:
+        bridge = alone(name)
+
+        def handle() -> None:
+            with contextlib.suppress(ProgrammingError):
+                bridge.close()
+
+        def interrupted() -> None:
+            with contextlib.suppress(InterfaceError):  # it was closed before it ran
+                bridge.run(0) if how == "run" else bridge.close()
+
+        at._handle = handle  # type: ignore[method-assign]
+        Call(lambda: at.attempt(interrupted)).result()
+        bridge.close()
+        alone(name).close()
+
+    at_places(attempt, whole=True)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+def test_an_interrupted_turn_loses_nothing_unsaid(
+    make_engine: EngineFactory, postgres: Server, whole: bool
+) -> None:
+    """What is sent here arrives there; of what comes from there at least a Gap."""
+    engine = make_engine()
+    bridge = PostgresBridge(engine.name, channels=["c"], conninfo=postgres.dsn, both=True, **FAST)
+    with bridge, engine.connect() as conn, listening(postgres, "c") as upstream:
+        conn.listen("c")
+
+        def settle() -> None:
+            def settled() -> bool:
+                bridge.run(0.01)
+                stats = bridge.stats()
+                return stats.listening == {"c"} and not stats.waiting
+
+            wait_until(settled, "it is connected, and has sent all")
+
+        def attempt(at: At) -> None:
+            settle()
+            conn.poll()
+            upstream.execute("SELECT pg_notify('c', 'there')")
+            conn.notify("c", "here")
+            readable(bridge._upstream.fileno(), PATIENCE)
+            at.attempt(lambda: bridge.run(0))
+            settle()
+            heard: set[str] = set()
+            while not heard & {"there", GAP}:
+                bridge.run(0)
+                heard |= {m.payload if isinstance(m, Notify) else GAP for m in conn.poll()}
+            upstream.execute("SELECT pg_notify('c', 'the end')")
+            sent = {n.payload for n in upstream.notifies(timeout=0, stop_after=None)}
+            assert "here" in sent
+
+        at_places(attempt, whole=whole)
+
+
+def test_close_in_a_child_waits_for_no_thread_of_its_parent(make_engine: EngineFactory) -> None:
+    """Nor does it take anything from it."""
+    name = make_engine().name
+    bridge = alone(name)
+    running = Call(bridge.run)
+    wait_until(lambda: bridge._runner is not None, "it runs")
+
+    def close() -> bool:
+        bridge.close()
+        with pytest.raises(InterfaceError):
+            bridge.run(0)
+        return True
+
+    assert in_child(close)
+    with pytest.raises(OperationalError):
+        alone(name)
+    assert not running.ended
+    bridge.stop()
+    running.result()
+    bridge.close()

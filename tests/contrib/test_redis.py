@@ -211,6 +211,31 @@ def test_asyncio(segment_name: str) -> None:
     assert got[1]["data"] == got[3]["data"] == "x" * 100_000
 
 
+def test_subscribing_again_after_a_cancelled_attempt(
+    segment_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was noted, and subscribed to nothing."""
+
+    async def cancelled(*_channels: str) -> None:
+        raise asyncio.CancelledError
+
+    async def run() -> dict[str, Any]:
+        client = tasks.Redis(segment_name)
+        async with client, client.pubsub() as p:
+            await p.subscribe("first")
+            with monkeypatch.context() as patched:
+                patched.setattr(p.connection._link.pubsub, "subscribe", cancelled)
+                with pytest.raises(asyncio.CancelledError):
+                    await p.subscribe("foo")
+            await p.subscribe("foo")
+            assert await client.publish("foo", "1") == 1
+            while (got := await p.get_message(timeout=PATIENCE))["type"] != "message":
+                pass
+        return got
+
+    assert asyncio.run(run())["data"] == b"1"
+
+
 # ---- processes -----------------------------------------------------------------------------------
 
 

@@ -6,8 +6,10 @@ What was published once is handed out once, by the call that was interrupted or 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,8 +17,9 @@ import numpy as np
 import pytest
 
 import pynotify
-from interrupting import WHOLE, Anywhere, At, at_places
-from pynotify._array_files import array_files
+from interrupting import WHOLE, Anywhere, At, Interruption, at_places
+from pynotify._array_files import DIRECTORY, array_files
+from pynotify.pubsub import _shared
 from receiving import PATIENCE
 from sessions import EngineFactory
 from waiting import Call
@@ -276,9 +279,186 @@ def test_a_handler_calls(ground: Round, how: str, whole: bool) -> None:
             at.attempt(lambda: ground.pubsub.run(0))
             ground.pubsub.off("a", got.append)
             got += ground.rest()
-            assert how == "run" or got == objects
+            # One that was in hand comes after those that the handler has received.
+            assert Counter(got) == Counter(objects) if how == "run" else got == objects
+            stats = ground.pubsub.stats()
+            assert (stats.dropped, stats.malformed, stats.pending) == (0, 0, 0)
 
         at_places(attempt, whole=whole)
+
+
+def test_a_handler_receives_between_waiting_and_taking(
+    ground: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place of them all where one had the first part of an object, the other the rest."""
+    strands: Any = ground.pubsub._connected()._strands  # type: ignore[union-attr]
+    receive, got = strands._receive, list[Any]()
+
+    def interrupted(*arguments: Any) -> Any:
+        result = receive(*arguments)
+        monkeypatch.setattr(strands, "_receive", receive)
+        ground.pubsub.run(0)
+        return result
+
+    monkeypatch.setattr(strands, "_receive", interrupted)
+    with ground.engine.connect() as conn, pynotify.PubSub(conn, raw=True) as sender:
+        sender.publish("a", LARGE.encode())
+    ground.pubsub.on("a", got.append)
+    ground.pubsub.run(0)
+    assert got == [LARGE.encode()]
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+def test_a_handler_receives_inside_unsubscribe(ground: Round, whole: bool) -> None:
+    """What is kept of the others comes once, whatever it was taken from."""
+    pubsub = ground.pubsub
+    with ground.conn.subscribe("none") as reading:
+
+        def attempt(at: At) -> None:
+            for number in range(4):
+                ground.other.publish("ab"[number % 2], str(number))
+            received = pubsub.ready()
+            got = [next(received).obj]  # the rest has been put together
+            for number in range(4, 8):
+                ground.other.publish("ab"[number % 2], str(number))
+            with contextlib.suppress(pynotify.Timeout):
+                reading.next(0)  # it reads for all: these wait for the PubSub
+
+            def handle() -> None:
+                with contextlib.suppress(pynotify.ProgrammingError):
+                    got.extend(each.obj for each in pubsub.ready())
+
+            at._handle = handle  # type: ignore[method-assign]
+            at.attempt(lambda: pubsub.unsubscribe("b"))
+            got += ground.rest()
+            assert Counter(obj for obj in got if int(obj) % 2 == 0) == Counter("0246")
+            assert set(Counter(got).values()) == {1}
+            pubsub.subscribe("b")
+
+        at_places(attempt, whole=whole)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("how", ["subscribe", "publish"])
+def test_a_handler_connects_again(ground: Round, how: str, whole: bool) -> None:
+    """There is one connection afterwards, which listens to all."""
+
+    def attempt(at: At) -> None:
+        pubsub = pynotify.PubSub(ground.engine.connect)
+        pubsub.subscribe("a")
+        calls: dict[str, Callable[[], object]] = {
+            "subscribe": lambda: pubsub.subscribe("b"),
+            "publish": lambda: pubsub.publish("answers", "1"),
+        }
+
+        def handle() -> None:
+            with contextlib.suppress(pynotify.ProgrammingError):
+                calls[how]()
+
+        pubsub._lose(pubsub._connected(), pynotify.ConnectionLost("as if"))
+        at._handle = handle  # type: ignore[method-assign]
+        at.attempt(pubsub._connected)
+        pubsub.subscribe("b")
+        for channel in "ab":
+            ground.other.publish(channel, channel)
+        found: list[Any] = []
+        while more := list(pubsub.ready()):
+            found += [each.obj for each in more if each.channel is not None]  # else a Gap
+        assert found == ["a", "b"]
+        assert len(ground.engine.stat().backends) == 3
+        pubsub.close()
+        assert ground.rest() == ["a", "b"]
+        ground.heard()
+
+    at_places(attempt, whole=whole)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("how", ["publish", "close"])
+def test_a_handler_calls_while_an_array_is_published(ground: Round, how: str, whole: bool) -> None:
+    array = np.full(10_000, 7)
+
+    def attempt(at: At) -> None:
+        sender = pynotify.PubSub(ground.conn)
+        handle = {"publish": lambda: sender.publish("answers", array), "close": sender.close}[how]
+        at._handle = handle  # type: ignore[method-assign]
+        Call(lambda: at.attempt(lambda: _publish(sender, array))).result()
+        heard = ground.heard()
+        assert {int(each[-1]) for each in heard} <= {7}
+        if not at.reached or how == "publish":
+            assert len(heard) == 1 + at.reached
+        sender.close()
+
+    at_places(attempt, whole=whole)
+
+
+def _publish(sender: pynotify.PubSub, array: Any) -> None:
+    with contextlib.suppress(pynotify.InterfaceError):  # closed
+        sender.publish("answers", array)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+def test_an_array_that_is_gone_is_counted_once(ground: Round, whole: bool) -> None:
+    def attempt(at: At) -> None:
+        before = ground.pubsub.stats()
+        ground.other.publish("a", np.full(10_000, 1))
+        _locks, *blocks = sorted(array_files(ground.engine.name), key=len)
+        for block in blocks:
+            os.unlink(f"{DIRECTORY}/{block}")
+        at.attempt(lambda: ground.pubsub.run(0))
+        ground.rest()
+        after = ground.pubsub.stats()
+        assert (after.dropped, after.received) == (before.dropped + 1, before.received)
+
+    at_places(attempt, whole=whole)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+def test_unsubscribing_from_arrays(ground: Round, whole: bool) -> None:
+    """Nothing waits for those that were dropped."""
+
+    def attempt(at: At) -> None:
+        ground.other.publish("a", "first")
+        ground.other.publish("b", np.full(10_000, 1))
+        received = ground.pubsub.ready()
+        next(received)
+        at.attempt(lambda: ground.pubsub.unsubscribe("b"))
+        ground.pubsub.unsubscribe("b")
+        ground.rest()
+        assert ground.pubsub._unresolved == {}
+        ground.pubsub.subscribe("b")
+
+    at_places(attempt, whole=whole)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+def test_around_a_fork(ground: Round, whole: bool) -> None:
+    """Ctrl-C in what Python calls around it, where it would be forgotten, is raised behind that.
+
+    And no lock stays.  Called here and not by a fork: callbacks of others may take the exception.
+    """
+    ground.other.publish("a", np.full(10_000, 1))
+    (kept,) = ground.rest()
+
+    def around() -> bool:
+        for callback in (_shared._before_fork, _shared._after_fork_in_parent):
+            try:
+                callback()
+            except Interruption as error:
+                frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+                assert frames[-1:] == ["around"], "Python would print and forget it"
+                raise
+        return True
+
+    def attempt(at: At) -> None:
+        came_back = at.attempt(around)
+        assert came_back is None if at.reached else came_back
+        _shared._after_fork_in_parent()
+        ground.other.publish("a", np.full(10_000, 2))
+        assert len(Call(ground.rest).result()) == 1
+
+    at_places(attempt, whole=whole)
+    assert kept[0] == 1
 
 
 def test_closing(ground: Round) -> None:

@@ -13,7 +13,7 @@ from pubsub.conftest import NewPubSub
 from pubsub.objects import objects, take
 from receiving import wait_until
 from sessions import Connect, EngineFactory
-from waiting import Call
+from waiting import Call, await_waiting
 
 LONG = bytes(20_000)
 
@@ -198,6 +198,25 @@ def test_a_child_process_needs_its_own(pubsub: pynotify.PubSub) -> None:
         return "refused"
 
     assert in_child(use) == "refused"
+
+
+def test_close_in_a_child_waits_for_no_thread_of_its_parent(
+    conn: pynotify.Connection, pubsub: pynotify.PubSub
+) -> None:
+    """One that is in run() holds a lock, which the child has no thread to give back."""
+    running = Call(pubsub.run)
+    await_waiting(conn, 1)
+
+    def close() -> bool:
+        assert pubsub.stats().received == 0
+        pubsub.close()
+        return pubsub.closed
+
+    assert in_child(close)
+    pubsub.publish("c", "unaffected")
+    wait_until(lambda: pubsub.stats().received == 1, "the parent's goes on")
+    pubsub.close()
+    assert running.result() == 1
 
 
 def test_senders_are_connections_not_slots(

@@ -1,4 +1,4 @@
-"""What a strand takes is what any inbox with its state would take."""
+"""What a strand takes is what any inbox with its state would take, but it hands nothing out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pynotify import Gap, Notify
 from pynotify._inbox import Inbox
-from pynotify.pubsub._strands import _PartStream
+from pynotify.pubsub._strands import _PartStream, _Stream
 
 _STATES = {
     "began": [None, 0, 5],
@@ -30,11 +30,12 @@ class _Waiter:
 
 
 def _described(inbox: Inbox, waiter: _Waiter) -> dict[str, Any]:
+    handed = [] if waiter.message is None else [waiter.message]
     return {
-        "messages": list(inbox.messages),
-        "held": inbox.held,
+        "messages": [*handed, *inbox.messages],
+        "held": inbox.held + len(handed),
         "latest": inbox._latest,
-        "handed": (waiter.message, waiter.woken, len(inbox.waiters)),
+        "waits": (waiter.woken, len(inbox.waiters)),
         "left": (inbox._since, inbox._added),
     }
 
@@ -42,7 +43,7 @@ def _described(inbox: Inbox, waiter: _Waiter) -> dict[str, Any]:
 def _put(make: type[Inbox], state: dict[str, Any], messages: list[Notify]) -> dict[str, Any]:
     skipped = state["skipped"]
     if make is _PartStream:
-        root = Inbox(None, "drop-oldest", None)
+        root = _Stream(None)
         guard = SimpleNamespace(pending=False)
         inbox: Inbox = _PartStream(root, skipped, cast("Any", guard))
     else:
@@ -56,8 +57,8 @@ def _put(make: type[Inbox], state: dict[str, Any], messages: list[Notify]) -> di
     for message in messages:
         inbox.put(message)
         if make is _PartStream:
-            took = bool(inbox.messages) or waiter.message is not None
-            assert guard.pending == took, "an array is held until it was looked for"
+            assert waiter.message is None
+            assert guard.pending == bool(inbox.messages), "an array is held until it is looked for"
     return _described(inbox, waiter)
 
 
@@ -74,7 +75,7 @@ def test_a_strand_takes_what_an_inbox_takes(state: dict[str, Any]) -> None:
 
 
 def test_a_gap_is_not_a_strands() -> None:
-    root = Inbox(None, "drop-oldest", None)
+    root = _Stream(None)
     strand = _PartStream(root, None, cast("Any", SimpleNamespace(pending=False)))
     strand.open(0)
     strand.put(Gap(1, "lag"))

@@ -230,6 +230,7 @@ def test_a_consumer(ground: Round, how: str, whole: bool) -> None:
             at.attempt(consumer.drain if how == "drain" else consumer.close)
         if consumer is not None:
             consumer.close()
+            assert consumer._ended.is_set(), "it wakes a thread in the pause of run()"
         del consumer
         assert len(ground.channel.stats().consumers) == 2
         assert ground.left() == [b"1", b"2"]

@@ -134,15 +134,18 @@ class Session:
     # ---- subscribing -----------------------------------------------------------------------
 
     def subscribing(self, kind: Kind, names: Iterable[bytes]) -> list[str]:
-        """Note them and their replies; the addresses that are new."""
-        new = []
+        """Note them and their replies; their addresses.
+
+        Also of those that are known: subscribing to them may have been cancelled, or interrupted.
+        """
+        addresses = []
         for name in names:
-            if name not in self._names[kind]:
-                found = self._names[kind][name] = address(kind, name, self.limit)
-                self._of_address[found] = (kind, name)
-                new.append(found)
+            found = address(kind, name, self.limit)
+            self._names[kind][name] = found
+            self._of_address[found] = (kind, name)
+            addresses.append(found)
             self._reply(kind, "subscribe", name)
-        return new
+        return addresses
 
     def unsubscribing(self, kind: Kind, names: Iterable[bytes]) -> list[str]:
         """Forget them, or all of the kind; the addresses that are not needed any more."""
