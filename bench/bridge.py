@@ -66,7 +66,7 @@ def run(settings: Settings) -> None:
 
 
 class _Passes:
-    """Of one rig, with what else there is to be known of each; the first is a warm-up."""
+    """The passes of one rig, with what else is known of each; the first is a warm-up."""
 
     def __init__(self, rig: Rig, server: Server, messages: int) -> None:
         self._rig = rig

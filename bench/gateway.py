@@ -94,7 +94,7 @@ class _Side(Protocol):
     directory: Path
 
     def cpu_seconds(self) -> float:
-        """Of all its processes."""
+        """Processor time of all its processes."""
         ...
 
 
@@ -194,7 +194,7 @@ def _pgbench(program: str, directory: Path, load: Load, seconds: float) -> float
 
 
 class _Pass:
-    """Of one side and one load: the rate, and beside it the processor time of each."""
+    """A pass of one side and one load: the rate, and beside it the processor time of each."""
 
     def __init__(
         self, directory: Path, cpu: Callable[[], float], run: Callable[[Path], float]

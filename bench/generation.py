@@ -60,7 +60,7 @@ def run(settings: Settings) -> None:
 
 
 def _nanoseconds(call: Callable[[], object], calls: int) -> float:
-    """Of one call, the loop and the function around it included, for both alike."""
+    """Time of one call, the loop and the function around it included, for both alike."""
     begin = time.perf_counter_ns()
     for _ in range(calls):
         call()

@@ -130,7 +130,7 @@ class LatencyCrew(Crew):
 
 
 def ask_all(children: Sequence[Child], *command: Any) -> list[Any]:
-    """Of each its answer, which most give when they stand ready."""
+    """The answer of each child, which most give when they stand ready."""
     for child in children:
         child.ask(*command)
     return [child.answer() for child in children]

@@ -74,7 +74,7 @@ class Server:
         return f"host={self.directory} user=postgres dbname={database}"
 
     def cpu_seconds(self) -> float:
-        """Of all its processes, those that have ended included."""
+        """Processor time of all its processes, those that have ended included."""
         pid = self._process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
         ticks = sum(_ticks(each) for each in [str(pid), *children])

@@ -166,7 +166,7 @@ class _Side:
 
 
 def _cpu_ns(pid: int) -> int:
-    """Of all threads that there are: none of these processes ends one."""
+    """Processor time of all threads that there are: none of these processes ends one."""
     texts = (path.read_text("ascii") for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
     return sum(int(text.split()[0]) for text in texts)
 

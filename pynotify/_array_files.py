@@ -19,7 +19,7 @@ DIRECTORY: Final = "/dev/shm"
 
 
 class ArrayFiles:
-    """Of one segment."""
+    """The files of one segment's arrays."""
 
     def __init__(self, segment: str, instance: int) -> None:
         self._name = f"{_prefix(segment)}{instance:016x}"

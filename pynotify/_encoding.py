@@ -105,7 +105,7 @@ def encode_headers(headers: Mapping[str, str] | None) -> bytes:
 
 
 def kept_headers(headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
-    """Those of a call that may be repeated: the program may change its own meanwhile."""
+    """Headers for a call that may be repeated: the program may change its own in between."""
     if not headers:
         return None
     from pynotify._headers import kept  # noqa: PLC0415, as above

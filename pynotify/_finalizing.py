@@ -56,7 +56,7 @@ def _has_interrupted(frame: FrameType) -> bool:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """Of a function, a method, or an object that can be called."""
+    """The code of a function, a method, or an object that can be called."""
     while isinstance(handler, partial):
         handler = handler.func
     code: CodeType | None = getattr(handler, "__code__", None)

@@ -475,7 +475,7 @@ def _unsubscribe(transaction: OpenTransaction, keys: Iterable[Key]) -> None:
 
 
 def _batch(columns: list[Columns], messages: Sequence[Notify | Gap]) -> NotifyBatch:
-    """Of the columns, if there are any, or else of the messages."""
+    """A batch of the columns, if there are any, or else of the messages."""
     return NotifyBatch(columns[0]) if columns else NotifyBatch.from_messages(messages)
 
 

@@ -54,7 +54,7 @@ _NEVER = (1 << 63) - 1
 _FLAGS = {"limits": "max"}
 
 _BRIEF_BYTES = 8 << 30
-"""Of so many Java compiles what it runs quickly, not well."""
+"""Up to so many bytes, Java compiles what it runs quickly, not well."""
 _LOCAL_BYTES = 64 << 30
 """More logs than that are Spark's, if nothing else is said."""
 

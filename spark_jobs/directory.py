@@ -54,7 +54,7 @@ class RemoteDirectory(ABC):
 
 
 class ObjectStoreDirectory(RemoteDirectory):
-    """Of a bucket, by Arrow's own client. It is configured by the environment, as AWS's is."""
+    """A bucket, by Arrow's own client. It is configured by the environment, as AWS's is."""
 
     def _open(self) -> tuple[Any, str]:
         return filesystem(self._uri)

@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def versions() -> dict[str, str]:
-    """Of everything that the figures depend on."""
+    """The versions of everything that the figures depend on."""
     found = {
         "python": platform.python_version(),
         "format": f"pynlog {' and '.join(map(str, VERSIONS))}",

@@ -81,7 +81,7 @@ def _channel(reader: LogReader, chunk: Chunk) -> Any:
 
 
 def _database(reader: LogReader, chunk: Chunk) -> Any:
-    """Of the channel; null without one."""
+    """The database of the channel; null without one."""
     numbers = pa.array([number for number, _ in reader.channels], pa.int64())
     return numbers.take(pa.array(chunk.channel, mask=chunk.channel < 0))
 

@@ -17,6 +17,7 @@
 #include "measure.h"
 
 #include "base/crc32c.h"
+#include "base/hash.h"
 #include "files/latency_log.h"
 
 /* ---- ns a record -------------------------------------------------------------------------- */
@@ -38,9 +39,10 @@ static pn_latlog *open_log(const char *dir, int32_t backend)
 
 static uint32_t channel_id(pn_latlog *log, const char *name)
 {
-    uint32_t id = 0;
-    if (pn_latlog_channel(log, 1, name, strlen(name), &id) < 0)
-        die("pn_latlog_channel");
+    size_t len = strlen(name);
+    uint32_t id = pn_latlog_number(log, pn_channel_hash(1, name, len), 1, name, len);
+    if (id == 0)
+        die("pn_latlog_number");
     return id;
 }
 

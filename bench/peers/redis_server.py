@@ -27,12 +27,12 @@ class _Server(Peer):
 
     @property
     def url(self) -> str:
-        """Of its socket, as Celery has it."""
+        """The URL of its socket, as Celery has it."""
         return f"redis+socket://{self.socket}"
 
     @property
     def pid(self) -> int:
-        """Of the server."""
+        """The pid of the server."""
         return self._server.pid
 
     def prepare(self) -> None:

@@ -57,7 +57,7 @@ class Pynotify(Side):
 
 
 class _Mailbox:
-    """Of one client: what it has not been sent, the oldest dropped where it is too slow."""
+    """What one client has not been sent yet, the oldest dropped where it is too slow."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

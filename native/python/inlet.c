@@ -6,7 +6,7 @@
  *    takes the lock: subscriptions and notify handlers, what was read ahead, what an exception of a
  *    signal handler left behind, gaps, channels that are new to the connection, a core that has to
  *    be waited for, and the rest of a large backlog.
- * 2. take_ahead() is the same for those who read into the backlog: the event loop's reader.
+ * 2. take_ahead() is the same for a reader that fills the backlog: the event loop's.
  * 3. sleep() is what the leader of the threads that wait does (pynotify/_leader.py), and what it
  *    does once it is awake, in one call: beside other work a thread that was woken has cold caches,
  *    and there each frame of Python between the kernel and the message counts.

@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _compare(segment: str, wanted: Any) -> int:
-    """Of one that is there: whether it has these options."""
+    """Say whether the segment, which is there, has these options."""
     try:
         with _engine.open(segment, create=False, **wanted):
             say(f'pynotify create: segment "{segment}" is there, with these options')

@@ -32,7 +32,7 @@ _NOTHING: Any = object()
 
 
 class Counters(NamedTuple):
-    """Those of one name in a segment."""
+    """The counters of one name in a segment."""
 
     connection: Connection
     all: Generation
@@ -136,7 +136,7 @@ class Kept(MutableMapping[str, Any]):
         del self._values[key]
 
     def __iter__(self) -> Iterator[str]:
-        """Those that are good now."""
+        """The keys whose values are good now."""
         return iter([key for key in list(self._values) if self._good(key, self._now(key))])
 
     def __len__(self) -> int:

@@ -57,7 +57,7 @@ _KEY = "pynotify.contrib.sqlalchemy"
 
 
 class _Connections:
-    """Those of a process that no commit uses."""
+    """A process's connections that no commit uses."""
 
     def __init__(self, make: Callable[[], Connection]) -> None:
         self._make = make

@@ -91,7 +91,7 @@ _AT_ONCE: Final = 32
 
 
 class Queue(NamedTuple):
-    """Of the queue: its head and tail, and then the number of the last commit."""
+    """The queue's head and tail, and then the number of the last commit."""
 
     head: int
     tail: int
@@ -317,7 +317,7 @@ class Arena:
         return block
 
     def _remove(self, block: Block) -> None:
-        """Of a block that is locked: what a reader has mapped it keeps."""
+        """Remove a block that is locked; a reader keeps what it has mapped."""
         self._dropped += 1
         self._bytes -= block.mapping.length
         with contextlib.suppress(FileNotFoundError):
@@ -601,7 +601,7 @@ os.register_at_fork(
 
 
 class Guard:
-    """Of one PubSub: what it receives arrays with, and the lock of (2) around reading.
+    """What one PubSub receives arrays with, and the lock of (2) around reading.
 
     `reading` and `read` are called, and `pending` is set, with the lock of the receiver held.
     """
@@ -648,7 +648,7 @@ class Guard:
         self.read()
 
     def advance(self, commit: int) -> None:
-        """Those of everything before that commit are."""
+        """The blocks of everything before that commit are locked."""
         before, locks = self._since, self._locked
         if commit > before:
             if locks is not None:

@@ -66,6 +66,6 @@ makes checksums smaller.
 ZSTD_LEVEL: Final = 1
 """At -1 it is no quicker on a hundred million records, and 2 % larger, which is above 12 bytes."""
 REPEATED: Final = ("PLAIN", "ZSTD")
-"""Of the time stamps where most are those of the record before."""
+"""For time stamps most of which are those of the record before."""
 STATISTICS: Final = ("event_time", "commit_seq", "pid", "kind")
 """Columns by which a query may leave out row groups; of channels their dictionary tells."""

@@ -305,7 +305,7 @@ def _is_final(row: Row, day: str) -> bool:
 
 
 def _chosen(files: Sequence[_File]) -> list[_File]:
-    """Of small segments and packs that may go together: those to pack."""
+    """Which of the small segments and packs that may go together are to be packed."""
     singles = [file for file in files if not file.is_pack]
     packs = sorted((file for file in files if file.is_pack), key=lambda file: file.size)
     worn = [file for file in packs if file.is_worn]

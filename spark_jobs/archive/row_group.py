@@ -62,7 +62,7 @@ def writer(sink: Any, first: pa.Table) -> Any:
 
 
 class _Memory:
-    """Of one row group: each column, and a chunk of what is not kept."""
+    """Memory for one row group: each column, and a chunk of what is not kept."""
 
     def __init__(self) -> None:
         self.rows = ROWS

@@ -71,7 +71,7 @@ class Holes:
 
 @dataclass(frozen=True)
 class Account:
-    """Of one channel, in a piece of a log or in several; numbers are those of the channel.
+    """The account of one channel, in one or more pieces of a log; its numbers are the channel's.
 
     `top`, `first` and `least` number that was handed over, -1 if none was. `untold`: whether a Gap
     was announced before the first one was. `holes` are ranges below `top`, both ends included,
@@ -278,7 +278,7 @@ class Debt:
         self.holes.remove(distinct[fills])
 
     def accounts(self) -> list[Account]:
-        """Of all channels, by number."""
+        """The accounts of all channels, by number."""
         size = len(self.top)
         base = np.arange(size, dtype=np.int64) << BASE_BITS
         holes: list[list[tuple[int, int]]] = [[] for _ in range(size)]

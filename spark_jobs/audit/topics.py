@@ -44,9 +44,9 @@ FIGURES: Final = (
     "undelivered",
 )
 UNPROVEN: Final = ("unfinished", "undelivered", "unpublished")
-"""Of these, those of which a log that is incomplete proves nothing."""
+"""The figures of which a log that is incomplete proves nothing."""
 COMPARED: Final = (*FIGURES, "unfinished_rest", "undelivered_rest")
-"""Of `compare_messages`."""
+"""The figures of `compare_messages`."""
 
 _DELIVER, _FIN, _PUBLISH = int(Kind.DELIVER), int(Kind.FIN), int(Kind.PUBLISH)
 _LISTS: Final = ("sizes", "totals", "balances", "firsts")
@@ -180,7 +180,7 @@ class Sums:
 
 
 def _accounts(rows: pa.Table) -> Accounts:
-    """Of one topic, or queue: all its rows of one group."""
+    """The accounts of one topic, or queue, from all its rows of one group."""
     block = rows["blocks"].combine_chunks().flatten().to_numpy()
     size, total, balance, first = (
         rows[name].combine_chunks().flatten().to_numpy() for name in _LISTS
@@ -190,7 +190,7 @@ def _accounts(rows: pa.Table) -> Accounts:
 
 
 def compare(published: pa.Table, queues: Mapping[str, pa.Table]) -> Iterator[dict[str, Any]]:
-    """Of a group of blocks of a topic: a row of role ``topic``, and of ``queue`` for each of these.
+    """Rows on a group of a topic's blocks: one of role ``topic``, and a ``queue`` for each queue.
 
     ``blocks`` and ``sizes`` of a topic are what was published in them. Of a queue ``blocks`` are
     those in which it has something, ``sizes`` what was finished in them, or -1 where they have to
@@ -276,7 +276,7 @@ def _messages(rows: pa.Table) -> tuple[Ints, Ints, Ints]:
 def compare_messages(
     published: pa.Table, queues: Mapping[str, pa.Table]
 ) -> Iterator[dict[str, Any]]:
-    """Of a block of a topic: a row for each queue with its `FIGURES`.
+    """Rows about a block of a topic: one for each queue, with its `FIGURES`.
 
     What is owed of the block is owed from its first message of the queue on, where it is the first
     of the queue: ``unfinished_rest`` and ``undelivered_rest`` are the part of these that is before

@@ -63,7 +63,7 @@ class Engine(Protocol):
         ...
 
     def load_all(self, jobs: Jobs, survey: Survey) -> FoundByAll:
-        """Those of several jobs, in one pass over the logs."""
+        """What several jobs find, in one pass over the logs."""
         ...
 
 

@@ -100,7 +100,7 @@ class _Readers:
             self._running[ours] = process
 
     def messages(self) -> Iterator[bytes]:
-        """Of all of them, as they come. Raises what a process raised, or that it died."""
+        """The messages of all processes, as they come. Raises what one raised, or that it died."""
         patience = SHOWN_EVERY_S if self._progress.wanted else None
         while self._running:
             self._progress.show()
@@ -168,7 +168,7 @@ class _LocalFound:
 
 
 class _LocalFoundByAll:
-    """Those of each job, by name, and those about files, which are of all."""
+    """The batches of each job, by name, and the rows about files, which belong to all jobs."""
 
     def __init__(self, batches: list[pa.RecordBatch]) -> None:
         self._batches: dict[str | None, list[pa.RecordBatch]] = {}

@@ -60,7 +60,7 @@ def _partials(job: str) -> type[Partials]:
 
 
 def schema_of(job: str) -> pa.Schema:
-    """Of the job's batches."""
+    """The schema of the job's batches."""
     return pa.schema([*_partials(job).COLUMNS, *FILE_COLUMNS])
 
 
@@ -185,7 +185,7 @@ def _name(job: str, column: str) -> str:
 
 
 def schema_of_all(jobs: Jobs) -> pa.Schema:
-    """Of batches of several jobs: each row is of one of them, or about a file."""
+    """The schema of batches of several jobs: each row is of one of them, or about a file."""
     own = [
         field.with_name(_name(job, field.name)) for job in jobs for field in _partials(job).COLUMNS
     ]

@@ -44,7 +44,7 @@ def is_wanted() -> bool:
 
 
 class Progress:
-    """Of reading `records` in all, for `what`, in so many processes. A context: it ends the bar."""
+    """A bar for reading `records` in all, for `what`, in so many processes. A context."""
 
     def __init__(self, what: str, records: int, processes: int) -> None:
         self.wanted = is_wanted() and records > 0

@@ -28,7 +28,7 @@ HISTOGRAM: Final = (
 def by_nearest_rank(
     owner: Ints, buckets: Ints, counts: Ints, low: Ints, high: Ints
 ) -> Iterator[tuple[str, Ints]]:
-    """Of `histogram.QUANTILES` the name, and the value in ns for each owner.
+    """The name of each of `histogram.QUANTILES`, and its value in ns for each owner.
 
     `counts` of `buckets` come in order of the owners, each of which has some, and then of the
     buckets. Values are cut off at the owner's extremes, `low` and `high`.
@@ -107,7 +107,7 @@ def lists(owner: Ints, buckets: Ints, counts: Ints, owners: int) -> dict[str, pa
 
 
 def entries(rows: pa.Table) -> tuple[Ints, Ints, Ints]:
-    """Of all histograms: the row, the bucket and the count."""
+    """Row, bucket and count of the entries of all histograms."""
     buckets, counts = (rows[field.name].combine_chunks() for field in HISTOGRAM)
     length = pc.list_value_length(buckets).fill_null(0).to_numpy()
     return (

@@ -86,7 +86,7 @@ def dense(column: Ints) -> tuple[Ints, Ints]:
 
 
 def _numbers(owners: Ints, owner: Ints) -> Ints:
-    """Of each `owner` the index among the `owners`, which are in order."""
+    """The index of each `owner` among the `owners`, which are in order."""
     size = int(owners.max(initial=0)) + 1
     if not is_dense(len(owner), size):
         return np.searchsorted(owners, owner)

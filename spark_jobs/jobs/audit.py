@@ -69,14 +69,14 @@ TABLE = pa.schema(
         for name in (*KEYS, "log_id", *_LISTENER, *_COUNTS, *_DIFFERENCES, *_LAST)
     ]
 )
-"""Of ``audit/``."""
+"""The schema of ``audit/``."""
 TOPICS = pa.schema(
     [
         *((name, pa.int64() if name == "database" else pa.string()) for name in (*KEYS, "queue")),
         *((name, pa.int64()) for name in (*topics.FIGURES, "incomplete")),
     ]
 )
-"""Of ``audit_topics/``."""
+"""The schema of ``audit_topics/``."""
 
 Suspects = dict[tuple[str, int, str], NDArray[np.int64]]
 """By channel: blocks of `spark_jobs.audit.sums`, in order."""
@@ -333,7 +333,7 @@ class Partials:
     def _detailed(
         self, role: str, number: NDArray[np.int64], aux: NDArray[np.uint64]
     ) -> Iterator[Mapping[str, Any]]:
-        """Those of the messages that are in suspect blocks."""
+        """Rows of the messages that are in suspect blocks."""
         assert self._suspects is not None
         channels = self._reader.channels
         if self._channels < len(channels):
@@ -404,7 +404,7 @@ class Partials:
         }
 
     def _accounts(self) -> Iterator[Mapping[str, Any]]:
-        """Of all channels, since the pieces after this one may need to know that they are there."""
+        """Rows of all channels: the pieces after this one may need to know that they are there."""
         part = self._reader.log.files[0].part
         found = [account.to_list() for account in self._debt.accounts()]
         if found:
@@ -419,7 +419,7 @@ class Partials:
 
 
 def settled_columns(settled: Settled, *, alive: bool) -> dict[str, Any]:
-    """Of rows of role ``listener``."""
+    """The columns of rows of role ``listener``."""
     none = np.full(len(settled.channel), -1)  # no debt that could go on
     figures = {name: getattr(settled, name) for name in _SETTLED}
     return figures | {"tail_from": settled.open_end if alive else none}
@@ -437,7 +437,7 @@ def _blocks_of(table: pa.Table, owner: NDArray[np.int64]) -> Blocks:
 
 
 def _compare_sums(channel: Mapping[str, Any], table: pa.Table) -> list[dict[str, Any]]:
-    """Of one group of a channel: rows of role ``compared``, and one of role ``suspects``."""
+    """Rows of role ``compared`` for one group of a channel, and one of role ``suspects``."""
     is_sent = pc.equal(table["role"], "sent")
     sent, received = table.filter(is_sent), table.filter(pc.invert(is_sent))
     logs, log = np.unique(received["log_id"].to_pylist(), return_inverse=True)
@@ -457,7 +457,7 @@ def _compare_sums(channel: Mapping[str, Any], table: pa.Table) -> list[dict[str,
 
 
 def _parted(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Those of topics, and the others."""
+    """The rows of topics, and the others."""
     queued = pc.equal(rows["role"], "queued")
     return rows.filter(queued), rows.filter(pc.invert(queued))
 
@@ -560,7 +560,7 @@ def _key(row: Mapping[str, Any]) -> tuple[str, int, str]:
 
 
 def _suspects(rows: Iterable[Mapping[str, Any]]) -> Suspects:
-    """Of rows with ``blocks`` of a channel."""
+    """The suspects named by rows with ``blocks`` of a channel."""
     parts: dict[tuple[str, int, str], set[int]] = {}
     for row in rows:
         parts.setdefault(_key(row), set()).update(row["blocks"])

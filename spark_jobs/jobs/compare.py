@@ -47,7 +47,7 @@ TABLE = pa.schema(
         ),
     ]
 )
-"""Of ``compare/``."""
+"""The schema of ``compare/``."""
 
 _ABOVE = 10
 """So many values above a quantile make it known well enough."""

@@ -78,7 +78,7 @@ class _Service:
         """The same, kind and window of what answers a delivery that is not known."""
 
     def add(self, records: Any, channel: Ints, window: Ints) -> Ints:
-        """Of each record, in ns; -1 where it is no FIN, or its DELIVER is not known."""
+        """The latency of each record, in ns; -1 where it is no FIN, or its DELIVER is not known."""
         kept = len(self.open[0])
         own = (channel, *(records[name].astype(np.int64) for name in _SERVED))
         channel, message, attempts, ts = map(np.concatenate, zip(self.open, own, strict=True))
@@ -132,7 +132,7 @@ class Partials:
         self._left_out = dict.fromkeys(LEFT_OUT, 0)
 
     def _latencies(self, records: Any, channel: Ints, window: Ints) -> dict[str, Ints]:
-        """Of each measure, in ns; -1 where there is none. What is left out is that of a FIN."""
+        """Each measure, in ns; -1 where there is none. What is left out is that of a FIN."""
         finished = records["kind"] == Kind.FIN
         sent = records["ref_ts"].astype(np.int64)
         latency = records["ts"].astype(np.int64) - sent

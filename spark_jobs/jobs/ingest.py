@@ -320,7 +320,7 @@ def _is_below(path: str, directory: Path) -> bool:
 
 
 def _editions(segments: list[Segment], known: Mapping[str, Row]) -> dict[str, int]:
-    """Of those that are in the archive: one more than there, where it is the same state again."""
+    """Editions of segments that are in the archive: one more than there for the same state."""
     editions = {}
     for segment in segments:
         if segment.name in known:

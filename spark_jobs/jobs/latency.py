@@ -48,7 +48,7 @@ SUMMARY = pa.schema(
         ("rate_per_s", pa.float64()),
     ]
 )
-"""Of ``latency_summary/``."""
+"""The schema of ``latency_summary/``."""
 
 _FIGURES = {
     "sum_ns": "sum",

@@ -308,7 +308,7 @@ def _width(span_ns: float) -> int:
 
 
 def _spans(rows: pa.Table) -> pa.Table:
-    """Of each place: its first and last window, and how many records it has."""
+    """The first and last window of each place, and how many records it has."""
     rows = rows.select([*_PLACE, "window", "n"])
     rows = rows.append_column("first", rows["window"]).append_column("last", rows["window"])
     return grouped(rows, _PLACE, {"first": "min", "last": "max", "n": "sum"})
@@ -381,7 +381,7 @@ def _fill(partials: Found, places: Sequence[Place]) -> None:
 
 
 def _fill_depths(place: Place, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Of the busiest topics' channels, from what was published and finished in each bin."""
+    """Fill in the depths of the busiest topics' channels: what each bin published and finished."""
     counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}
     for row in rows:
         key = (row["kind"], *(row[name] for name in _CHANNEL))

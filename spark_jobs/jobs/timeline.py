@@ -95,7 +95,7 @@ class Partials:
         ts: NDArray[np.int64],
         sent: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Of what was received; -1 where there is none."""
+        """The latency of what was received; -1 where there is none."""
         received = kind == _RECV
         received &= sent > 0
         latency = ts - sent

@@ -74,7 +74,7 @@ class Partials:
         self._histogram = np.zeros(BUCKETS, dtype=np.int64)
         self._low, self._high = np.iinfo(np.int64).max, 0
         self._woken_at = 0
-        """Of a wake-up at the very end of the chunk before."""
+        """Set by a wake-up at the very end of the chunk before."""
         self._sent: int | None = None
 
     def add(self, chunk: Chunk) -> Iterator[Mapping[str, Any]]:

@@ -55,7 +55,7 @@ class State(NamedTuple):
 
 
 def version_of(raw: bytes) -> int:
-    """Of the format, of a file that begins with `raw`."""
+    """The version of the format of a file that begins with `raw`."""
     return raw[len(MAGIC) - 1]
 
 
@@ -114,7 +114,7 @@ def _unknown(raw: bytes) -> str | None:
 
 
 def read_state(file: IO[bytes], raw: bytes, fit: int) -> State:
-    """Of a file whose header, `raw`, has no problem."""
+    """The state of a file whose header, `raw`, has no problem."""
     state = _state_1 if version_of(raw) == 1 else _state_2
     for _ in range(_LOOKS):
         found = state(file, raw, fit)
@@ -195,7 +195,7 @@ def _whole_records(file: IO[bytes], fit: int) -> int:
 
 
 def _offset(anchors: list[Any]) -> int:
-    """Of the newest of these."""
+    """The offset that the newest anchor gives."""
     newest = max(anchors, key=lambda anchor: int(anchor["number"]), default=None)
     return 0 if newest is None else int(newest["realtime_ns"]) - int(newest["monotonic_ns"])
 
@@ -226,7 +226,7 @@ def _state_1(file: IO[bytes], raw: bytes, fit: int) -> State:
 
 
 def _larger(dropped: int, inverse: int, doubts: list[str]) -> int:
-    """Of two counts of dropped records: what is missing must not look like a loss."""
+    """The larger of two counts of dropped records: what is missing must not look like a loss."""
     other = inverse ^ _ALL
     if dropped - other not in (0, 1):  # 1: killed between the two
         doubts.append("the header's count of dropped records is damaged")
@@ -234,7 +234,7 @@ def _larger(dropped: int, inverse: int, doubts: list[str]) -> int:
 
 
 def _sensible(file: IO[bytes], header: Any, fit: int, doubts: list[str]) -> int:
-    """Of two counts of records the one that the records speak for.
+    """Which of two counts of records the records speak for.
 
     A death between the two leaves the complement one append behind, and a writer that lives may
     append while both are read: the records are whole. A bit that was flipped makes one of the

@@ -44,7 +44,7 @@ class LogFile:
     root: str = ""
     segment: str = ""
     version: int = VERSION
-    """Of the format."""
+    """The version of the format."""
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ class LogReader:
             report.problems.append(f"cannot be read: {error.strerror}")
 
     def _stored_fields(self) -> list[str]:
-        """Those wanted; ``peer`` only where `comparable` needs it, or it is wanted for itself."""
+        """The fields wanted; ``peer`` only where `comparable` needs it, or for itself."""
         unused = self.log.own_clock is None and not self._peers
         return [name for name in self.fields if not (unused and name == "peer")]
 

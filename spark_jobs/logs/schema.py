@@ -14,7 +14,7 @@ import numpy as np
 
 VERSION: Final = 2
 VERSIONS: Final = (1, 2)
-"""Those that are read."""
+"""The versions that are read."""
 MAGIC: Final = b"PYNLOG\x00\x02"
 ENDIAN: Final = 0x01020304
 HEADER_BYTES: Final = 4096
@@ -34,7 +34,7 @@ ENDS_1: Final = {OPEN: 0, CLOSED: 0x5CA1AB1E, ROTATED: 0xA35E54E1}
 WRITING: Final = 0x77726974
 """The CRC of an anchor that is being written."""
 INITIAL_TIME_NAMESPACE: Final = 0xEFFFFFFA
-"""Of a host; what a header without one is taken to be of."""
+"""A host's; a header without a namespace is taken to be of it."""
 NAME_PIECE: Final = 32
 """Bytes of a channel's name in one CHANDEF record: its first ones."""
 APPENDED_MOST: Final = 129

@@ -109,7 +109,7 @@ _STATE: Final = re.compile(r"(.+)\.(\d+)-(\d+)-([01])-(\d+)-(\d+)\.parquet")
 
 
 def state_name(segment: str, of_segment: Extent, edition: int) -> str:
-    """Of the files of that state of a segment."""
+    """What the names of the files of that state of a segment begin with."""
     return ".".join((segment, "-".join(str(int(each)) for each in (*of_segment, edition))))
 
 
@@ -123,7 +123,7 @@ def state_of(name: str) -> tuple[str, Extent, int] | None:
 
 
 def rank(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Of the rows of one segment the highest stands: that of the most of it, then of the latest
+    """The highest of one segment's rows stands: that of the most of it, then of the latest
     ``ingest --overwrite``, then a pack's.
     """
     return *version(row), row["firsts"] is not None, row[ROW_FILE]
@@ -209,7 +209,7 @@ def rows(location: str | os.PathLike[str]) -> tuple[list[Row], list[FileReport]]
 
 
 def events_name(day: str, host: str, name: str) -> str:
-    """Of a file of ``events/``; `host` is quoted."""
+    """The name of a file of ``events/``; `host` is quoted."""
     return f"{EVENTS}/date={day}/host={host}/{name}.parquet"
 
 

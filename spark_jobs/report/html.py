@@ -162,7 +162,7 @@ def _runs(points: Sequence[tuple[int, float]]) -> list[list[tuple[int, float]]]:
 
 
 def _curves(points: Sequence[tuple[int, float]], across: Axis, up: Axis, colour: str) -> list[str]:
-    """Of values at the middles of bins. Where a bin has none there is no line; a bin alone is a
+    """Lines through values at the middles of bins. A bin without one has no line; a bin alone is a
     short one.
     """
     parts = []

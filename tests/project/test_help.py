@@ -55,6 +55,20 @@ def test_every_public_function_has_a_docstring_of_its_own() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_docstrings_say_what_a_thing_is() -> None:
+    """One that begins by "Of" leaves it to the name what the thing is."""
+    folders = [PACKAGE, *(PACKAGE.parent / name for name in ("spark_jobs", "bench"))]
+    paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    assert len(paths) > 200
+    halves = re.compile(r'"""(?:Of|Those)\b')
+    assert [
+        f"{path.name}:{number}"
+        for path in paths
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if halves.search(line)
+    ] == []
+
+
 def test_methods_have_their_own_names() -> None:
     methods = public_methods()
     assert len(methods) > 100

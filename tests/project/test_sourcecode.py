@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -180,6 +181,7 @@ def test_the_function_counter_counts() -> None:
 
 # ---- the folders of the core -------------------------------------------------------------------
 
+COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 DEFINITION = re.compile(
     r"^(?!static\b|PN_API\b|typedef\b)\w[\w *]*?\b(pn_\w+)\([^;{}]*\)\s*\{", re.MULTILINE
@@ -190,9 +192,8 @@ DECLARED_ELSEWHERE = {"pn_conn_let_go"}
 
 def core(*patterns: str) -> dict[Path, str]:
     """Files of the core and their text, without comments."""
-    comment = re.compile(r"/\*.*?\*/", re.DOTALL)
     paths = sorted(path for pattern in patterns for path in CORE.rglob(pattern))
-    return {path: comment.sub("", path.read_text()) for path in paths}
+    return {path: COMMENT.sub("", path.read_text()) for path in paths}
 
 
 def floor(path: Path) -> int:
@@ -239,6 +240,35 @@ def test_functions_are_declared_in_the_header_of_their_file() -> None:
         if re.search(r"^[ \t]*extern\b(?!.*__(start|stop)_)", text, re.MULTILINE):
             offenders.append(f"{relative(path)} declares something extern; include its header")
     fail_if_any(offenders)
+
+
+INLINE = re.compile(r"^static inline [\w *]*?\b(pn_\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
+
+
+def without_caller(sources: dict[Path, str], callers: str) -> list[str]:
+    """Functions that nothing but a test calls; `callers` is the text of all that may."""
+    named = Counter(re.findall(r"\bpn_\w+", callers))
+    own = [(name, path, 2) for path, text in sources.items() for name in DEFINITION.findall(text)]
+    own += [(name, path, 1) for path, text in sources.items() for name in INLINE.findall(text)]
+    return [f"{path}: {name}() has no caller" for name, path, least in own if named[name] <= least]
+
+
+def test_functions_of_the_core_have_a_caller() -> None:
+    """Beside their definition and declaration. Those of pynotify.h are for any program."""
+    sources = core("*.[ch]")
+    others = [ROOT / "native" / name for name in ("python", "gateway", "include")]
+    paths = [path for folder in others for path in folder.rglob("*.[ch]")]
+    paths += [ROOT / "native" / "ffi_build.py"]
+    texts = [*sources.values(), *(COMMENT.sub("", path.read_text()) for path in paths)]
+    fail_if_any(without_caller(sources, "".join(texts)))
+
+
+def test_a_function_without_a_caller_is_found() -> None:
+    header = "int pn_a(void);\nint pn_b(void);\nstatic inline int pn_c(void)\n{\n}\n"
+    source = "int pn_a(void)\n{\n}\nint pn_b(void)\n{\n    return pn_a();\n}\n"
+    sources = {Path("x.h"): header, Path("x.c"): source}
+    found = without_caller(sources, header + source)
+    assert found == ["x.c: pn_b() has no caller", "x.h: pn_c() has no caller"]
 
 
 # ---- the writer lock ---------------------------------------------------------------------------
@@ -303,7 +333,6 @@ def test_what_does_not_assert_the_lock_is_found() -> None:
 
 RAW_ATOMIC = re.compile(r"\b(?:atomic_\w+|__atomic_\w+|__sync_\w+)\s*\(|<stdatomic\.h>")
 ANY_FUNCTION = re.compile(r"^[A-Za-z][^;{}()#]*?\b(\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
-COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def test_only_atomic_h_has_raw_atomics() -> None:
@@ -503,8 +532,8 @@ def without_subject(text: str) -> Iterator[tuple[int, str]]:
 
 def test_sentences_have_subjects() -> None:
     """Those of documents: test_docs.py."""
-    folders = [ROOT / name for name in ("pynotify", "spark_jobs", "bench", "examples", "tests")]
-    folders += [path for path in (ROOT / "native").iterdir() if path.name != "python"]
+    names = ("native", "pynotify", "spark_jobs", "bench", "examples", "tests")
+    folders = [ROOT / name for name in names]
     kinds = {".c", ".h", ".pml", ".py", ".pyi"}
     paths = (path for folder in folders for path in folder.rglob("*") if path.suffix in kinds)
     files = sorted(path for path in paths if "node_modules" not in path.parts)

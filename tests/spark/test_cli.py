@@ -21,17 +21,19 @@ from spark_jobs.logs.schema import Kind
 from spark_jobs.spark import java
 
 FOREVER = """
+#include "base/hash.h"
 #include "files/latency_log.h"
 #include <stdio.h>
 int main(int argc, char **argv)
 {
     pn_latlog *sender, *listener;
+    uint64_t hash = pn_channel_hash(1, "c", 1);
     uint32_t sent, heard;
     (void)argc;
     if (pn_latlog_open(argv[1], "e", 1, &sender) < 0) return 1;
     if (pn_latlog_open(argv[1], "e", 2, &listener) < 0) return 1;
-    if (pn_latlog_channel(sender, 1, "c", 1, &sent) < 0) return 1;
-    if (pn_latlog_channel(listener, 1, "c", 1, &heard) < 0) return 1;
+    if ((sent = pn_latlog_number(sender, hash, 1, "c", 1)) == 0) return 1;
+    if ((heard = pn_latlog_number(listener, hash, 1, "c", 1)) == 0) return 1;
     pn_latlog_append(listener, &(struct pn_latrec){.ts = 1, .kind = PN_LAT_LISTEN,
                                                    .channel = heard});
     for (uint64_t i = 0; i < 2000000; i++) {

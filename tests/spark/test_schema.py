@@ -24,6 +24,7 @@ int main(void) { RECORD HEADER return 0; }
 """
 
 WRITER = """
+#include "base/hash.h"
 #include "files/latency_log.h"
 #include <string.h>
 int main(int argc, char **argv)
@@ -33,8 +34,9 @@ int main(int argc, char **argv)
     const char *name = "a channel with a name that takes more than one record";
     (void)argc;
     if (pn_latlog_open(argv[1], "the engine", 7, &log) < 0) return 1;
-    if (pn_latlog_channel(log, 42, name, strlen(name), &id) < 0) return 1;
-    if (pn_latlog_channel(log, 43, "b", 1, &other) < 0) return 1;
+    id = pn_latlog_number(log, pn_channel_hash(42, name, strlen(name)), 42, name, strlen(name));
+    other = pn_latlog_number(log, pn_channel_hash(43, "b", 1), 43, "b", 1);
+    if (id == 0 || other == 0) return 1;
     for (uint64_t i = 0; i < 10000; i++) {
         struct pn_latrec r = {.ts = 100 + i, .ref_ts = 50, .commit_seq = i, .chan_seq = i,
                               .channel = i % 2 ? id : other, .bytes = 3, .kind = PN_LAT_RECV,

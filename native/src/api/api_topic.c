@@ -351,7 +351,7 @@ PN_API int pn_topic_channel_e2e(pn_conn *conn, pn_ref channel, const double *q, 
                                 double *seconds)
 {
     int rc = pn_conn_check(conn);
-    return rc != 0 ? rc : pn_queue_e2e(conn, channel, q, n, seconds);
+    return rc != 0 ? rc : pn_topic_channels_e2e(conn, channel, q, n, seconds);
 }
 
 PN_API int pn_engine_topics(pn_engine *engine, pn_topic_stats *rows, size_t cap)

@@ -445,14 +445,6 @@ static uint32_t pieces(uint32_t len)
     return (len + PN_LATLOG_NAME_PIECE - 1) / PN_LATLOG_NAME_PIECE;
 }
 
-int pn_latlog_channel(pn_latlog *log, uint32_t dboid, const char *name, size_t len, uint32_t *id)
-{
-    if (len == 0 || len > PN_LATLOG_NAME_MAX)
-        return -EINVAL;
-    *id = pn_lognames_number(&log->names, pn_channel_hash(dboid, name, len), dboid, name, len);
-    return *id == 0 ? -ENOMEM : 0;
-}
-
 uint32_t pn_latlog_number(pn_latlog *log, uint64_t hash, uint32_t dboid, const char *name,
                           size_t len)
 {

@@ -107,7 +107,7 @@ enum pn_latwake {
 
 struct pn_latrec {
     uint64_t ts, ref_ts, commit_seq, chan_seq; /* ns CLOCK_MONOTONIC; 0 = unknown */
-    uint32_t channel, bytes, peer, lag;        /* channel: an id of pn_latlog_channel, 0 = none */
+    uint32_t channel, bytes, peer, lag;        /* channel: of pn_latlog_number(), 0 = none */
     uint8_t kind, wake, attempts, flags;
     uint32_t batch;
     uint64_t aux; /* high half: CRC32C of the 60 bytes before it */
@@ -165,12 +165,8 @@ typedef struct pn_latlog pn_latlog;
  * 0, -ENOTDIR, -ENOENT, -EACCES, -EROFS, -ENAMETOOLONG, -EINVAL, -ENOMEM, -EMFILE. */
 int pn_latlog_open(const char *dir, const char *segment_name, int32_t backend_id, pn_latlog **out);
 
-/* The id under which `name` in database `dboid` is logged; the same every time. 0, -EINVAL
- * (length 0 or above PN_LATLOG_NAME_MAX), -ENOMEM. */
-int pn_latlog_channel(pn_latlog *log, uint32_t dboid, const char *name, size_t len, uint32_t *id);
-
-/* The same for a caller that has checked the length and has pn_channel_hash() of it; 0: no
- * memory. */
+/* The id under which `name` in database `dboid` is logged; the same every time; 0: no memory.
+ * `hash` is pn_channel_hash() of it; `len` is from 1 to PN_LATLOG_NAME_MAX. */
 uint32_t pn_latlog_number(pn_latlog *log, uint64_t hash, uint32_t dboid, const char *name,
                           size_t len);
 /* CRC32C of the name of channel `id`, for `aux` to continue. */

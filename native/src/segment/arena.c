@@ -259,14 +259,6 @@ bool pn_arena_has_locked(const struct pn_arena *mem, uint32_t owner,
     return pn_arena_pages_for(mem, owner, need) <= mem->ctl->pages_free;
 }
 
-uint64_t pn_arena_bytes_used(const struct pn_arena *mem)
-{
-    const struct pn_arena_control *ctl = mem->ctl;
-    return (uint64_t) ctl->cells_used[PN_PAGE_WHOLE] * PN_ARENA_PAGE +
-           (uint64_t) ctl->cells_used[PN_PAGE_DELIVERY] * PN_DELIVERY_CELL +
-           (uint64_t) ctl->cells_used[PN_PAGE_BODY] * PN_BODY_CELL;
-}
-
 /* ---- bodies (6) ---------------------------------------------------------------------------- */
 
 #define CHUNK sizeof(((struct pn_body_cell *) NULL)->data)

@@ -47,7 +47,6 @@ bool pn_arena_has_locked(const struct pn_arena *mem, uint32_t owner,
 /* Pages that would be taken for it. */
 uint64_t pn_arena_pages_for(const struct pn_arena *mem, uint32_t owner,
                             const struct pn_arena_need *need);
-uint64_t pn_arena_bytes_used(const struct pn_arena *mem); /* cells taken, by their sizes */
 
 /* Of a page; whatever stands there, it is one. */
 static inline uint32_t pn_arena_owner_of(const struct pn_arena *mem, uint32_t ref)

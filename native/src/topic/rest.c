@@ -10,13 +10,13 @@
  * 2. While a channel rests it gets everything from there: the order is kept.  Whenever an operation
  *    on topics ends, each that has room again is given the next ones.  Channels whose cursors stand
  *    at the same record are given the same copy.  At the end of the files it rests no more.
- * 3. Room (look_around).  As long as the topic may have the message and a reserve besides, by its
- *    share (arena_share.c) and its max_depth, every channel takes it.  The reserve is for channels
- *    that have little: each may have its part of it, or one message.  So whatever a channel does
- *    not finish, the reserve is there for those that do; and one that has nothing may also take
- *    what publishers leave to what moves messages (message.c, 4).  Shares get smaller when topics
- *    come: a topic that has more than its share by then may take for such channels half of what is
- *    free, less what they have.
+ * 3. Room (channel_room.c).  As long as the topic may have the message and a reserve besides, by
+ *    its share (arena_share.c) and its max_depth, every channel takes it.  The reserve is for
+ *    channels that have little: each may have its part of it, or one message.  So whatever a
+ *    channel does not finish, the reserve is there for those that do; and one that has nothing may
+ *    also take what publishers leave to what moves messages (message.c, 4).  Shares get smaller
+ *    when topics come: a topic that has more than its share by then may take for such channels half
+ *    of what is free, less what they have.
  *    An ephemeral channel never rests; what only such channels have goes when there is no room.
  *    Where one channel is not ephemeral there is no other to be spared, and nothing is reserved.
  * 4. Truth: `rests` says whether, and which of two cursors; the one store of it moves the

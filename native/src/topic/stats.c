@@ -192,7 +192,8 @@ static int check_quantiles(const double *q, size_t n)
     return 0;
 }
 
-int pn_queue_e2e(struct pn_conn *conn, pn_ref ref, const double *q, size_t n, double *seconds)
+int pn_topic_channels_e2e(struct pn_conn *conn, pn_ref ref, const double *q, size_t n,
+                          double *seconds)
 {
     struct pn_hold hold;
     int rc = check_quantiles(q, n);

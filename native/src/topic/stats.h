@@ -15,7 +15,8 @@ int pn_topic_channels_rows(struct pn_conn *conn, pn_ref topic, pn_topic_channel_
 int pn_topic_channels_row(struct pn_conn *conn, pn_ref channel, pn_topic_channel_stats *out);
 int pn_consumer_rows(struct pn_conn *conn, pn_ref channel, pn_consumer_stats *rows, size_t cap);
 int pn_consumer_row(struct pn_conn *conn, pn_ref consumer, pn_consumer_stats *out);
-int pn_queue_e2e(struct pn_conn *conn, pn_ref channel, const double *q, size_t n, double *seconds);
+int pn_topic_channels_e2e(struct pn_conn *conn, pn_ref channel, const double *q, size_t n,
+                          double *seconds);
 int pn_topic_channels_peek(struct pn_conn *conn, pn_ref channel, pn_peeked *out, size_t cap,
                            uint8_t *bodies, size_t body_max);
 

@@ -7,6 +7,7 @@
 #endif
 #include "files/latency_log.h"
 #include "base/crc32c.h"
+#include "base/hash.h"
 #include "files/latency_room.h"
 #include "latlog_view.h"
 
@@ -58,6 +59,11 @@ static pn_latlog *open_log(const char *dir, int32_t backend)
     dropped = recycled = 0;
     pn_latlog_count_in(log, &dropped, &recycled);
     return log;
+}
+
+static uint32_t number_of(pn_latlog *log, uint32_t dboid, const char *name, size_t len)
+{
+    return pn_latlog_number(log, pn_channel_hash(dboid, name, len), dboid, name, len);
 }
 
 static void append_many(pn_latlog *log, uint64_t from, uint64_t n)
@@ -129,25 +135,25 @@ static void test_channels_describe_themselves(void)
 {
     char *dir = a_dir("channels"), name[255], read_back[256] = {0};
     struct pn_latrec r = a_send(0, 0);
-    uint32_t a, b, again, longest;
+    uint32_t a, b, longest;
     struct view v[4];
     pn_latlog *log;
 
     memset(name, 'n', sizeof(name));
     name[254] = '!';
     log = open_log(dir, 3);
-    CHECK(pn_latlog_channel(log, 1, "jobs", 4, &a) == 0);
-    CHECK(pn_latlog_channel(log, 2, "jobs", 4, &b) == 0);
-    CHECK(pn_latlog_channel(log, 1, "jobs", 4, &again) == 0);
-    CHECK(a != b && a == again);
-    CHECK(pn_latlog_channel(log, 1, "", 0, &again) == -EINVAL);
+    a = number_of(log, 1, "jobs", 4);
+    b = number_of(log, 2, "jobs", 4);
+    CHECK(a != 0 && b != 0 && a != b);
+    CHECK(number_of(log, 1, "jobs", 4) == a);
     for (uint32_t i = 0; i < 100; i++) {
         char other[16];
 
         snprintf(other, sizeof(other), "c%u", i);
-        CHECK(pn_latlog_channel(log, 1, other, strlen(other), &again) == 0 && again == i + 3);
+        CHECK(number_of(log, 1, other, strlen(other)) == i + 3);
     }
-    CHECK(pn_latlog_channel(log, 9, name, sizeof(name), &longest) == 0);
+    longest = number_of(log, 9, name, sizeof(name));
+    CHECK(longest != 0);
     r.channel = longest;
     pn_latlog_append(log, &r);
     CHECK((uint32_t) r.aux == pn_crc32c(0, "jobshello", 9));
@@ -234,7 +240,8 @@ static void test_rotation(void)
     int n;
 
     log = open_log(dir, 1);
-    CHECK(pn_latlog_channel(log, 1, "jobs", 4, &id) == 0);
+    id = number_of(log, 1, "jobs", 4);
+    CHECK(id != 0);
     for (uint64_t i = 0; i < N; i++) {
         struct pn_latrec r = a_send(id, i);
 
@@ -276,8 +283,7 @@ static void test_kill_in_mid_write(void)
             pn_latlog *log;
             uint32_t id;
 
-            if (pn_latlog_open(dir, "seg", 1, &log) < 0 ||
-                pn_latlog_channel(log, 1, "jobs", 4, &id) < 0)
+            if (pn_latlog_open(dir, "seg", 1, &log) < 0 || (id = number_of(log, 1, "jobs", 4)) == 0)
                 _exit(1);
             for (uint64_t i = 0;; i++) {
                 struct pn_latrec r = a_send(id, i);
@@ -316,7 +322,7 @@ static void appends_step_by_step(const char *dir)
     uint32_t id;
 
     if (pn_latlog_open(dir, "seg", 1, &log) < 0 ||
-        pn_latlog_channel(log, 1, name, strlen(name), &id) < 0)
+        (id = number_of(log, 1, name, strlen(name))) == 0)
         _exit(1);
     append_many(log, 0, ready - 2);
     if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0 || raise(SIGSTOP) != 0)

@@ -214,25 +214,31 @@ static void deaf(void *arg)
     }
 }
 
+/* Heads of a chain, and behind them a process that is signalled only by way of these. */
+static void spawn_chain(pid_t pid[PN_CHAIN + 1], void (*head)(void *), void *arg)
+{
+    static int one = 1;
+    for (int i = 0; i < PN_CHAIN; i++) {
+        pid[i] = spawn(head, arg);
+        test_hear(up);
+    }
+    pid[PN_CHAIN] = spawn(many, &one);
+    test_hear(up);
+}
+
 /* Both heads of the chain cannot be signalled; our own latches, set as well, pass nothing on. */
 static void test_our_own_are_no_heads(void)
 {
     enum { OWN = 2 };
     pn_conn *conn[OWN];
     pid_t pid[PN_CHAIN + 1];
-    int one = 1;
     begin_many();
     for (int i = 0; i < OWN; i++) {
         conn[i] = test_connect(engine);
         test_listen(conn[i], "c");
         asleep(conn[i]);
     }
-    for (int i = 0; i < PN_CHAIN; i++) {
-        pid[i] = spawn(deaf, NULL);
-        test_hear(up);
-    }
-    pid[PN_CHAIN] = spawn(many, &one);
-    test_hear(up);
+    spawn_chain(pid, deaf, NULL);
     in_a_stream();
     CHECK_OK(test_notify(mine, "c", "x"));
     test_hear(up);
@@ -267,7 +273,7 @@ static void closes_unheard(void *without)
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGUSR1);
     CHECK_EQ(pthread_sigmask(SIG_BLOCK, &blocked, NULL), 0);
-    if (without != NULL)
+    if (*(const bool *) without)
         use_up_descriptors();
     test_tell(up);
     test_hear(go);
@@ -280,14 +286,8 @@ static void closes_unheard(void *without)
 static void the_heads_close(bool without_descriptors)
 {
     pid_t pid[PN_CHAIN + 1];
-    int one = 1;
     begin_many();
-    for (int i = 0; i < PN_CHAIN; i++) {
-        pid[i] = spawn(closes_unheard, without_descriptors ? &one : NULL);
-        test_hear(up);
-    }
-    pid[PN_CHAIN] = spawn(many, &one);
-    test_hear(up);
+    spawn_chain(pid, closes_unheard, &without_descriptors);
     /* so that it is not told that its neighbours go */
     pn_store_relaxed(&test_inside()->backend[PN_CHAIN + 1].watches, 0);
     uint64_t before = test_stat(engine).signals_sent;
@@ -413,7 +413,7 @@ static void has_no_descriptor_left(void *by_descriptor)
 {
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "c");
-    int fd = by_descriptor != NULL ? asleep(conn) : -1;
+    int fd = *(const bool *) by_descriptor ? asleep(conn) : -1;
     if (fd < 0) {
         int rc = test_wait(conn, 1000000); /* makes all that it sleeps on */
         CHECK(rc == 0 || rc == -EINTR);
@@ -461,14 +461,8 @@ static void consumes_without_descriptors(void *arg)
 static void the_heads_have_none_left(bool by_descriptor)
 {
     pid_t pid[PN_CHAIN + 1];
-    int one = 1;
     begin_many();
-    for (int i = 0; i < PN_CHAIN; i++) {
-        pid[i] = spawn(has_no_descriptor_left, by_descriptor ? &one : NULL);
-        test_hear(up);
-    }
-    pid[PN_CHAIN] = spawn(many, &one);
-    test_hear(up);
+    spawn_chain(pid, has_no_descriptor_left, &by_descriptor);
     for (int i = 0; i < PN_CHAIN && !by_descriptor; i++)
         CHECK_SOON(is_blocked(pid[i]) &&
                    pn_load_acquire(&test_inside()->backend[i + 1].pos) & PN_ASLEEP);

@@ -67,7 +67,7 @@ class LoggedTopic:
 
 @dataclass(frozen=True)
 class Copy:
-    """Of a message, for one channel; `due_ns`: CLOCK_REALTIME, 0: at once."""
+    """One channel's copy of a message; `due_ns`: CLOCK_REALTIME, 0: at once."""
 
     channel: str
     attempts: int

@@ -43,7 +43,7 @@ _SAID = {
 
 @dataclass
 class _Count:
-    """Of a channel, or of what is still the topic's own."""
+    """The counts of a channel, or of what is still the topic's own."""
 
     database: str
     topic: str
@@ -106,7 +106,7 @@ def _checked(run: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Nam
 
 
 def _directories(options: argparse.Namespace) -> Iterator[tuple[Path, Holder | None]]:
-    """Those with a log, and their users, with a warning."""
+    """The directories with a log, and the process that uses each; warns of one in use."""
     for path in logs(options.directory.resolve(strict=True)):
         user = holder(path)
         if user is not None:

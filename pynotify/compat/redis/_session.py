@@ -105,14 +105,14 @@ def with_channel(channel: bytes, data: bytes) -> bytes:
 
 
 class Patterns:
-    """Those that are subscribed to anywhere, as last read."""
+    """The patterns that are subscribed to anywhere, as last read."""
 
     def __init__(self) -> None:
         self.seen = -1
         self._known: list[tuple[re.Pattern[bytes], str]] = []
 
     def read(self, seen: int, channels: Iterable[str]) -> None:
-        """Take those of the table of channels."""
+        """Take the patterns of the table of channels."""
         names = ((name_of(PATTERN, each), each) for each in channels)
         self._known = [(matcher(name), each) for name, each in names if name is not None]
         self.seen = seen

@@ -71,7 +71,7 @@ def _pending_in(hooks: list[Any]) -> list[_Pending]:
 
 
 def _behind(first: _Pending) -> list[_Pending]:
-    """Those that commit with it, so that all of them are one transaction.
+    """What commits together with `first`, so that all of it is one transaction.
 
     The database takes its hooks off the list while it calls them.  A list in which the first one
     still stands is an earlier one, from which those of an undone savepoint were not taken.

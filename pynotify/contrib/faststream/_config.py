@@ -30,7 +30,7 @@ _ID_WIDTH = 10
 
 @dataclass(kw_only=True)
 class PynotifyBrokerConfig(BrokerConfig):
-    """Of a router the session is never connected; it takes its broker's."""
+    """The broker's session. That of a router is never connected: it takes its broker's."""
 
     session: Session = field(default_factory=Session)
 

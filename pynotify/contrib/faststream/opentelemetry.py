@@ -34,7 +34,7 @@ class _Settings(TelemetrySettingsProvider[RawMessage, PynotifyPublishCommand]):
     messaging_system = "pynotify"
 
     def get_consume_attrs_from_message(self, msg: StreamMessage[RawMessage]) -> dict[str, Any]:
-        """Of a message that has come."""
+        """Attributes of a message that has come."""
         raw = msg.raw_message
         attributes = {
             SpanAttributes.MESSAGING_SYSTEM: self.messaging_system,
@@ -52,7 +52,7 @@ class _Settings(TelemetrySettingsProvider[RawMessage, PynotifyPublishCommand]):
         return source_of(msg.raw_message)
 
     def get_publish_attrs_from_cmd(self, cmd: PynotifyPublishCommand) -> dict[str, Any]:
-        """Of a message that is published."""
+        """Attributes of a message that is published."""
         return {
             SpanAttributes.MESSAGING_SYSTEM: self.messaging_system,
             SpanAttributes.MESSAGING_DESTINATION_NAME: cmd.destination,

@@ -33,7 +33,7 @@ class _Settings(MetricsSettingsProvider[RawMessage, PynotifyPublishCommand]):
     messaging_system = "pynotify"
 
     def get_consume_attrs_from_message(self, msg: StreamMessage[RawMessage]) -> ConsumeAttrs:
-        """Of a message that has come."""
+        """Attributes of a message that has come."""
         raw = msg.raw_message
         return {
             "destination_name": source_of(raw),
@@ -42,7 +42,7 @@ class _Settings(MetricsSettingsProvider[RawMessage, PynotifyPublishCommand]):
         }
 
     def get_publish_destination_name_from_cmd(self, cmd: PynotifyPublishCommand) -> str:
-        """Of a message that is published."""
+        """Where a message is published to."""
         return cmd.destination
 
 

@@ -280,7 +280,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         return queue_declare_ok_t(queue, self._size(queue), self.session.consumers(queue))
 
     def prepare_queue_arguments(self, arguments: Any, **options: Any) -> Any:
-        """Those of RabbitMQ."""
+        """The arguments of RabbitMQ."""
         return base.to_rabbitmq_queue_arguments(arguments, **options)
 
     def queue_delete(

@@ -52,7 +52,7 @@ class Settings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], hostname: str, virtual_host: str) -> Settings:
-        """Those that are in `transport_options`, beside options of others."""
+        """The settings in `transport_options`, where options of others stand as well."""
         own = {name: given[name] for name in cls.__dataclass_fields__ if name in given}
         own.pop("options", None)
         of_segment: Any = {
