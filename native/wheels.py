@@ -7,8 +7,9 @@
 3. Each is tried (``SMOKE``) where there is no compiler. The one for this machine by the Python that
    made it and by newer ones; those for another processor in qemu with Debian's Python; those for
    musl with a Python that is compiled for it from Debian's source (foreign.py).
-4. For musl the native tests are cross-built and run, too, for other processors in qemu: which
-   cannot take a robust mutex from a dead thread, so that some are left out there, and some fail.
+4. For musl the native tests are cross-built and run, too, for other processors in qemu.  That has
+   no robust mutexes, no seccomp filters, and signal handlers of its own in /proc: a test that needs
+   one of these says so (RUN_WHERE of native/tests/support/harness.h), and is in the table.
 
 A table at the end says what was run on which platform, and what was not.
 """
@@ -26,6 +27,7 @@ import tempfile
 import time
 import venv
 import zipfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -46,6 +48,10 @@ EXPORTED = {"PyInit__native", "PyInit__hot"}
 NOT_MUSL_S = ("test_no_memory", "test_segment")
 #: qemu-user has no robust mutexes, and these are about nothing else.
 DEATHS = ("test_crash", "test_step", "test_power_cut")
+#: Seconds for one of these programs; qemu takes ten times as long as the processor.
+TEST_SECONDS = 900
+#: Their exit status where they say that they cannot run.
+SKIPPED = 77
 
 _SECTIONS = {
     ".text": "instructions",
@@ -316,37 +322,89 @@ def native_tests(each: Platform, *, emulate: bool) -> None:
             each.did_not_run("native tests", f"not run: there is no qemu-{each.machine}")
             return
         emulator = [found]
+    left_out = (*NOT_MUSL_S, *(DEATHS if emulator else ()))
     with tempfile.TemporaryDirectory() as place:
-        script = Path(place) / "cc"
-        script.write_text(f'#!/bin/sh\nexec {compiler(each.target)} -Wno-error "$@" -Wno-error\n')
-        script.chmod(0o755)
-        ar = Path(place) / "ar"
-        ar.write_text(f'#!/bin/sh\nexec {archiver()} "$@"\n')
-        ar.chmod(0o755)
-        tools = [f"-DCMAKE_C_COMPILER={script}", f"-DCMAKE_AR={ar}"]
-        kind = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_EXE_LINKER_FLAGS=-static"]
-        target = ["-DCMAKE_SYSTEM_NAME=Linux", f"-DCMAKE_SYSTEM_PROCESSOR={each.machine}"]
-        tree = Path(place) / "build"
-        run("cmake", "-S", ROOT, "-B", tree, *tools, *kind, *target, "-DCMAKE_RANLIB=/bin/true")
-        subprocess.run(
-            ["cmake", "--build", tree, "-j2", "--", "-k"], capture_output=True, check=False
-        )
-        left_out = (*NOT_MUSL_S, *(DEATHS if emulator else ()))
-        programs = [
-            path
-            for path in sorted((tree / "native" / "tests").rglob("test_*"))
-            if path.is_file() and os.access(path, os.X_OK) and not path.name.startswith(left_out)
-        ]
+        programs, not_built = build_tests(each, Path(place), left_out)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            ended_well = pool.map(lambda path: passes([*emulator, str(path)]), programs)
-            failed = [
-                path.name for path, well in zip(programs, ended_well, strict=True) if not well
-            ]
+            ended = list(pool.map(lambda path: run_test([*emulator, str(path)]), programs))
     what = "native tests" + (f", qemu-{each.machine}" if emulator else "")
-    not_run = f"{', '.join(f'{name}*' for name in left_out)}"
-    if failed:
-        not_run += f"; failed: {', '.join(failed)}"
-    each.ran(what, f"{len(programs) - len(failed)} of {len(programs)}", not_run)
+    failed = [f"{one.name}: {one.failed}" for one in ended if one.failed]
+    skipped = Counter(reason for one in ended for reason in one.skipped)
+    not_run = [f"{name}*" for name in left_out]
+    not_run += [f"not built: {name}" for name in not_built]
+    not_run += [f"{number} tests: {reason}" for reason, number in skipped.most_common()]
+    not_run += [f"failed: {text}" for text in failed]
+    passed = sum(one.passed for one in ended)
+    programs_passed = f"{len(programs) - len(failed)} of {len(programs)} programs"
+    each.ran(what, f"{programs_passed}, {passed} tests", "; ".join(not_run))
+
+
+def build_tests(
+    each: Platform, place: Path, left_out: tuple[str, ...]
+) -> tuple[list[Path], list[str]]:
+    """The programs, and the names of those that the compiler or the linker did not make."""
+    script = place / "cc"
+    script.write_text(f'#!/bin/sh\nexec {compiler(each.target)} -Wno-error "$@" -Wno-error\n')
+    script.chmod(0o755)
+    ar = place / "ar"
+    ar.write_text(f'#!/bin/sh\nexec {archiver()} "$@"\n')
+    ar.chmod(0o755)
+    tools = [f"-DCMAKE_C_COMPILER={script}", f"-DCMAKE_AR={ar}"]
+    kind = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_EXE_LINKER_FLAGS=-static"]
+    target = ["-DCMAKE_SYSTEM_NAME=Linux", f"-DCMAKE_SYSTEM_PROCESSOR={each.machine}"]
+    tree = place / "build"
+    run("cmake", "-S", ROOT, "-B", tree, *tools, *kind, *target, "-DCMAKE_RANLIB=/bin/true")
+    subprocess.run(["cmake", "--build", tree, "-j2", "--", "-k"], capture_output=True, check=False)
+    wanted = {path.stem for path in (ROOT / "native" / "tests").glob("*/test_*.c")}
+    wanted = {name for name in wanted if not name.startswith(left_out)}
+    made = [
+        path
+        for path in sorted((tree / "native" / "tests").rglob("test_*"))
+        if path.name in wanted and path.is_file() and os.access(path, os.X_OK)
+    ]
+    return made, sorted(wanted - {path.name for path in made})
+
+
+@dataclass
+class Ended:
+    """What a test program said: how many tests passed, what it left out and why, what failed."""
+
+    name: str
+    passed: int
+    skipped: list[str]
+    failed: str = ""
+
+
+def run_test(command: list[str]) -> Ended:
+    name = Path(command[-1]).name
+    factor = os.environ.get("PYNOTIFY_TIME_FACTOR", "1")
+    with tempfile.TemporaryFile("w+", errors="replace") as file:
+        begin = time.monotonic()
+        try:
+            process = subprocess.run(
+                command,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=TEST_SECONDS * float(factor),
+                check=False,
+            )
+            status: int | None = process.returncode
+        except subprocess.TimeoutExpired:
+            status = None
+        took = time.monotonic() - begin
+        file.seek(0)
+        lines = file.read().splitlines()
+    skipped = [line.partition("# skip: ")[2] for line in lines if "# skip: " in line]
+    ran = [line for line in lines if line.startswith("ok ") and "# skip: " not in line]
+    ended = Ended(name, len(ran), skipped)
+    if status is None:
+        ended.failed = f"not at its end after {took:.0f} s and {len(ran)} tests"
+    elif status == SKIPPED:
+        ended.skipped.append("the machine does not let it run")
+    elif status != 0:
+        said = [line for line in lines if not line.startswith(("ok ", "#"))][-1:]
+        ended.failed = f"{said[0] if said else 'no word'} (status {status})"
+    return ended
 
 
 def passes(command: list[str]) -> bool:

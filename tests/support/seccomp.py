@@ -16,11 +16,23 @@ import sys
 _MACHINES = {
     "x86_64": (
         0xC000003E,
-        {"eventfd2": 290, "fallocate": 285, "timerfd_create": 283},
+        {
+            "eventfd2": 290,
+            "fallocate": 285,
+            "get_robust_list": 274,
+            "set_robust_list": 273,
+            "timerfd_create": 283,
+        },
     ),
     "aarch64": (
         0xC00000B7,
-        {"eventfd2": 19, "fallocate": 47, "timerfd_create": 85},
+        {
+            "eventfd2": 19,
+            "fallocate": 47,
+            "get_robust_list": 100,
+            "set_robust_list": 99,
+            "timerfd_create": 85,
+        },
     ),
 }
 #: The same everywhere.

@@ -136,6 +136,23 @@ static void release_slot(pn_conn *conn)
     pn_procsignal_pass_on(conn->seg, 0); /* instead of the handler, which has found no slot */
 }
 
+/* Descriptors in reserve; and what does not work here, told by the first of a mapping. */
+static void look_around(pn_conn *conn)
+{
+    pthread_mutex_lock(&conn->seg->signal_mutex);
+    pn_spare_fill(conn->seg);
+    bool is_first = pn_unsent_probe(conn->seg);
+    pthread_mutex_unlock(&conn->seg->signal_mutex);
+    int rc = is_first ? pn_os_robust() : 0;
+    if (rc != 0)
+        pn_conn_add_notice(conn,
+                           "the lock of a process that is killed in the middle of a commit is "
+                           "given to no other here: set_robust_list: %s\n"
+                           "Then every commit fails with LockTimeout. A sandbox that permits it is "
+                           "needed; emulators of user programs (qemu-user) do not have it.",
+                           strerror(-rc));
+}
+
 PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_len, int signo,
                       const char *latency_log, pn_conn **out)
 {
@@ -190,10 +207,7 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
         free_conn(conn);
         return rc;
     }
-    pthread_mutex_lock(&seg->signal_mutex);
-    pn_spare_fill(seg);
-    pn_unsent_probe(seg);
-    pthread_mutex_unlock(&seg->signal_mutex);
+    look_around(conn);
     pn_watch_tell(seg, conn->slot);
     *out = conn;
     return 0;

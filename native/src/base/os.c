@@ -275,6 +275,24 @@ int pn_os_lock_until(pthread_mutex_t *mutex, int64_t deadline)
 }
 #endif
 
+/*
+ * The kernel looks at the length first: EINVAL says that it has the call, and changes nothing; what
+ * takes any length does nothing (an emulator).  musl makes no robust mutex where it cannot ask for
+ * the list, either.
+ */
+int pn_os_robust(void)
+{
+#if !defined(__GLIBC__)
+    void *head;
+    size_t len;
+    if (syscall(SYS_get_robust_list, 0, &head, &len) != 0)
+        return -errno;
+#endif
+    if (syscall(SYS_set_robust_list, NULL, 0) == 0)
+        return -ENOSYS;
+    return errno == EINVAL ? 0 : -errno;
+}
+
 int pn_futex_wait(const void *word, uint32_t expected, int64_t timeout_ns)
 {
     struct timespec ts = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};

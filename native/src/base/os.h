@@ -73,6 +73,9 @@ int pn_os_catches(int32_t pid, int signo);
 /* pthread_mutex_lock that gives up at `deadline` of CLOCK_MONOTONIC: ETIMEDOUT. */
 int pn_os_lock_until(pthread_mutex_t *mutex, int64_t deadline);
 
+/* 0, or -errno: a robust mutex of a thread that is killed is given to no other here. */
+int pn_os_robust(void);
+
 int pn_futex_wait(const void *word, uint32_t expected, int64_t timeout_ns);
 void pn_futex_wake_all(const void *word);
 

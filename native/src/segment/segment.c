@@ -273,7 +273,7 @@ static int initialise(unsigned char *base, const struct pn_header *h)
     set_pointers(&seg, base, h);
     pthread_mutexattr_init(&attr);
     pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+    pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST); /* or not: pn_os_robust() */
     /* error-checking: re-entry from a handler is EDEADLK, not a deadlock */
     pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ERRORCHECK);
     rc = -pthread_mutex_init(&seg.lock->mutex, &attr);

@@ -47,7 +47,8 @@ int pn_message_check(const struct pn_segment *seg, size_t body_len, size_t heade
     if (body_len > seg->topics.max_body)
         return pn_fail(PN_EBODYLONG,
                        "message body too long\n"
-                       "It has %zu bytes; max_body of the segment is %u.",
+                       "It has %zu bytes; max_body of the segment is %u. Create the segment with a "
+                       "larger one (PYNOTIFY_NAME=\"max_body=2MiB\").",
                        body_len, seg->topics.max_body);
     if (headers_len > PN_HEADERS_MAX)
         return pn_fail(PN_EBODYLONG, "the headers of a message have %zu bytes, at most %u",

@@ -84,10 +84,10 @@ void pn_unsent_note(struct pn_segment *seg, int32_t pid, int rc)
         note_reason(seg, pid, rc);
 }
 
-void pn_unsent_probe(struct pn_segment *seg)
+bool pn_unsent_probe(struct pn_segment *seg)
 {
     if (seg->unsent.probed)
-        return;
+        return false;
     seg->unsent.probed = true;
     int fd = pn_os_pidfd_open(pn_my_pid);
     int rc = fd < 0 ? fd : pn_os_pidfd_signal(fd, 0, 0);
@@ -95,6 +95,7 @@ void pn_unsent_probe(struct pn_segment *seg)
         close(fd);
     if (is_refused(-rc))
         note_reason(seg, pn_my_pid, rc);
+    return true;
 }
 
 int pn_unsent_text(struct pn_segment *seg, char *buf, size_t cap)

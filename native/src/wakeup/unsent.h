@@ -21,8 +21,8 @@ bool pn_spare_give_up(struct pn_segment *seg);
 void pn_unsent_note(struct pn_segment *seg, int32_t pid, int rc);
 /* Only count it.  Async-signal-safe, and without signal_mutex. */
 void pn_unsent_count(struct pn_segment *seg, int rc);
-/* Once a mapping: can any process be signalled here? */
-void pn_unsent_probe(struct pn_segment *seg);
+/* Once a mapping: can any process be signalled here?  False: that was asked before. */
+bool pn_unsent_probe(struct pn_segment *seg);
 
 /* What pn_conn_notice() says; 0: nothing. */
 int pn_unsent_text(struct pn_segment *seg, char *buf, size_t cap);

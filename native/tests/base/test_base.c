@@ -9,6 +9,7 @@
 #include "base/crc32c.h"
 #include "base/err.h"
 #include "base/os.h"
+#include "kernel.h"
 
 /* RFC 3720, B.4, and the check value of the catalogues. */
 static void test_checksums_of_the_standard(void)
@@ -128,7 +129,6 @@ static void test_a_pidfd_knows_the_dead(void)
     int pidfd = pn_os_pidfd_open(child);
     CHECK_OK(pidfd);
     CHECK(!pn_os_pidfd_dead(pidfd));
-    CHECK_EQ(pn_os_catches(child, SIGUSR1), 0);
     CHECK_EQ(kill(child, SIGKILL), 0);
     CHECK_SOON(pn_os_pidfd_dead(pidfd)); /* a zombie is dead already */
     CHECK(waitpid(child, NULL, 0) == child);
@@ -139,6 +139,23 @@ static void test_a_pidfd_knows_the_dead(void)
     close(over[1]);
 }
 
+static void handle(int signo)
+{
+    (void) signo;
+}
+
+static void test_a_handler_is_seen(void)
+{
+    const struct sigaction ours = {.sa_handler = handle};
+    struct sigaction before;
+    CHECK_EQ(pn_os_catches(getpid(), SIGUSR1), 0);
+    CHECK_EQ(sigaction(SIGUSR1, &ours, &before), 0);
+    CHECK_EQ(pn_os_catches(getpid(), SIGUSR1), 1);
+    CHECK_EQ(pn_os_catches(getpid(), SIGUSR2), 0);
+    CHECK_EQ(sigaction(SIGUSR1, &before, NULL), 0);
+    CHECK_EQ(pn_os_catches(getpid(), SIGUSR1), 0);
+}
+
 int main(void)
 {
     test_watchdog(110);
@@ -147,5 +164,6 @@ int main(void)
     RUN(test_an_error_has_a_sentence);
     RUN(test_locks_tell_their_holder);
     RUN(test_a_pidfd_knows_the_dead);
+    RUN_WHERE(handlers_in_proc(), test_a_handler_is_seen);
     return tests_done();
 }

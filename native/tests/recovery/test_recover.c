@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "backend/channel.h"
+#include "kernel.h"
 #include "queue/queue.h"
 
 static pn_engine *engine;
@@ -383,20 +384,76 @@ static void test_recovery_without_memory_is_not_forgotten(void)
 }
 #endif
 
+/* ---- a kernel that gives the lock of the dead to no other ------------------------------------ */
+
+#if !defined(__SANITIZE_THREAD__) /* which wants no threads of a forked child */
+static void *take_and_die(void *arg)
+{
+    (void) arg;
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
+    raise(SIGKILL);
+    return NULL;
+}
+
+static void die_in_a_sandbox(void *arg)
+{
+    char text[600];
+    pthread_t thread;
+    (void) arg;
+    refuse_call(SYS_set_robust_list, EPERM);
+    for (int i = 0; i < 2; i++) { /* it is said, by the first */
+        pn_conn *mine;
+        CHECK_OK(pn_connect(engine, "db", 2, 0, NULL, &mine));
+        int n = pn_conn_notice(mine, text, sizeof text);
+        CHECK((n > 0) == (i == 0));
+        CHECK(n == 0 || strstr(text, "set_robust_list: Operation not permitted") != NULL);
+        CHECK(n == 0 || strstr(text, "(qemu-user) do not have it.") != NULL); /* and whole */
+    }
+    test_tell(up);
+    CHECK_EQ(pthread_create(&thread, NULL, take_and_die, NULL), 0); /* it has no list */
+    pthread_join(thread, NULL);
+}
+
+static void test_where_the_lock_of_the_dead_is_kept(void)
+{
+    char pid_text[32], text[600];
+    CHECK_EQ(pipe(up), 0);
+    engine = test_engine(NULL);
+    seg = test_inside();
+    pid_t pid = spawn(die_in_a_sandbox, NULL);
+    test_hear(up);
+    CHECK_KILLED(pid, SIGKILL);
+    CHECK_EQ(pn_lock_acquire(seg, &test_hold, 100000000), -PN_ELOCK);
+    snprintf(pid_text, sizeof pid_text, "PID %d\n", (int) pid);
+    CHECK(strstr(pn_error_message(), pid_text) != NULL);
+    pn_engine_close(engine);
+    engine = test_engine(NULL);
+    CHECK_OK(pn_connect(engine, "db", 2, 0, NULL, &conn));
+    CHECK_EQ(pn_conn_notice(conn, text, sizeof text), 0); /* not here */
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+    for (int i = 0; i < 2; i++)
+        close(up[i]);
+}
+#endif
+
 int main(void)
 {
     test_watchdog(110);
-    RUN(test_a_thread_ends_with_the_lock);
-    RUN(test_sums_are_derived_again);
-    RUN(test_the_index_is_rebuilt);
-    RUN(test_what_was_committed_is_announced);
-    RUN(test_the_holder_dies_with_none_one_and_many_waiting);
-    RUN(test_a_stopped_holder_is_named);
+    RUN_WHERE(robust_mutexes(), test_a_thread_ends_with_the_lock);
+    RUN_WHERE(robust_mutexes(), test_sums_are_derived_again);
+    RUN_WHERE(robust_mutexes(), test_the_index_is_rebuilt);
+    RUN_WHERE(robust_mutexes(), test_what_was_committed_is_announced);
+    RUN_WHERE(robust_mutexes(), test_the_holder_dies_with_none_one_and_many_waiting);
+    RUN_WHERE(robust_mutexes(), test_a_stopped_holder_is_named);
     RUN(test_reentry_is_refused);
-    RUN(test_impossible_states_poison);
-    RUN(test_poison_reaches_sleepers_and_blocked_writers);
+    RUN_WHERE(robust_mutexes(), test_impossible_states_poison);
+    RUN_WHERE(robust_mutexes(), test_poison_reaches_sleepers_and_blocked_writers);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-    RUN(test_recovery_without_memory_is_not_forgotten);
+    RUN_WHERE(robust_mutexes(), test_recovery_without_memory_is_not_forgotten);
+#endif
+#if !defined(__SANITIZE_THREAD__)
+    RUN_WHERE(seccomp_filters(), test_where_the_lock_of_the_dead_is_kept);
 #endif
     return tests_done();
 }

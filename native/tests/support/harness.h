@@ -108,6 +108,17 @@ static unsigned tests_run; /* one test program is one translation unit */
         fflush(stdout);                                                                            \
     } while (0)
 
+/* A test that needs what `has` asks for; where PYNOTIFY_REQUIRE is set, nothing may be missing. */
+#define RUN_WHERE(has, test)                                                                       \
+    do {                                                                                           \
+        if (has)                                                                                   \
+            RUN(test);                                                                             \
+        else if (getenv("PYNOTIFY_REQUIRE") != NULL)                                               \
+            FAIL("there is no %s here, for %s", #has, #test);                                      \
+        else                                                                                       \
+            printf("ok %u - %s # skip: no %s\n", ++tests_run, #test, #has);                        \
+    } while (0)
+
 static inline int64_t test_now_ns(void)
 {
     struct timespec ts;

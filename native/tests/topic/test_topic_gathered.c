@@ -7,6 +7,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "kernel.h"
 #include "segfiles.h"
 #include "topics.h"
 
@@ -324,7 +325,7 @@ static void run_all(bool transaction)
     RUN(test_a_batch_is_written_in_few_calls);
     RUN(test_a_refusal_in_each_write_changes_nothing);
     RUN(test_after_a_refusal_others_can_publish);
-    RUN(test_a_writer_that_is_killed_in_each_write_has_put_none);
+    RUN_WHERE(robust_mutexes(), test_a_writer_that_is_killed_in_each_write_has_put_none);
 }
 
 int main(void)

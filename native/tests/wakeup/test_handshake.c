@@ -9,6 +9,7 @@
 
 #include <sys/timerfd.h>
 
+#include "kernel.h"
 #include "wakeup/procsignal.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -688,10 +689,10 @@ int main(void)
     RUN(test_waking_oneself_starts_at_from);
     RUN(test_owed_signals_are_sent_by_the_next);
     RUN(test_owed_signals_are_sent_by_the_slow_timer);
-    RUN(test_a_broadcast_reaches_all_at_once);
-    RUN(test_a_broadcast_past_dead_listeners);
-    RUN(test_a_broadcast_past_listeners_that_are_never_signalled);
-    RUN(test_a_broadcast_past_stopped_listeners);
+    RUN_WHERE(robust_mutexes(), test_a_broadcast_reaches_all_at_once);
+    RUN_WHERE(robust_mutexes(), test_a_broadcast_past_dead_listeners);
+    RUN_WHERE(robust_mutexes(), test_a_broadcast_past_listeners_that_are_never_signalled);
+    RUN_WHERE(robust_mutexes(), test_a_broadcast_past_stopped_listeners);
     RUN(test_a_late_write_to_the_latch_is_drained);
     RUN(test_a_stale_flag_does_not_deafen);
     return tests_done();

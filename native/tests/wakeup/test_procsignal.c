@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "base/os.h"
+#include "kernel.h"
 #include "wakeup/send.h"
 
 static volatile sig_atomic_t host_calls, host_pid;
@@ -331,7 +332,7 @@ static void blocked(void *arg)
     pn_conn_close(conn);
 }
 
-static void test_real_time_and_blocked_signals(void)
+static void test_real_time_signals(void)
 {
     begin_connected();
     pid_t pid = spawn(real_time, NULL);
@@ -339,7 +340,13 @@ static void test_real_time_and_blocked_signals(void)
     CHECK_SOON(asleep(1));
     notify("x");
     CHECK_CHILD(pid, 0);
-    pid = spawn(blocked, NULL);
+    end();
+}
+
+static void test_blocked_signals(void)
+{
+    begin_connected();
+    pid_t pid = spawn(blocked, NULL);
     test_hear(up);
     notify("x");
     CHECK_CHILD(pid, 0);
@@ -760,8 +767,9 @@ int main(void)
     RUN(test_after_the_last_close_a_late_signal_does_not_kill);
     RUN(test_a_replaced_handler_is_installed_again);
     RUN(test_a_replaced_handler_is_found_by_the_slow_timer);
-    RUN(test_a_process_that_does_not_catch_it_is_not_signalled);
-    RUN(test_real_time_and_blocked_signals);
+    RUN_WHERE(handlers_in_proc(), test_a_process_that_does_not_catch_it_is_not_signalled);
+    RUN_WHERE(realtime_signals_by_pidfd(), test_real_time_signals);
+    RUN(test_blocked_signals);
     RUN(test_a_listener_without_a_signal_polls);
     RUN(test_without_room_for_pending_signals);
     RUN(test_an_execd_program_is_not_signalled);

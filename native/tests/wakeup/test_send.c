@@ -1,16 +1,13 @@
 /* One signal for the slots of a process, however many it has; and which of them proves it. */
 #include "children.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <poll.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 
 #include "backend/backend.h"
+#include "kernel.h"
 #include "topic/consume.h"
 #include "topics.h"
 #include "wakeup/send.h"
@@ -354,14 +351,7 @@ static void test_without_a_descriptor_no_flag_is_set(void)
 
 static void passes_on_in_a_sandbox(void *error)
 {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | *(const uint32_t *) error),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-    const struct sock_fprog filter = {sizeof code / sizeof code[0], code};
-    CHECK_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    CHECK_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+    refuse_call(SYS_pidfd_open, *(const uint32_t *) error);
     CHECK(pn_procsignal_try_to_pass_on(test_inside(), 0));
 }
 
@@ -518,7 +508,7 @@ int main(void)
     RUN(test_a_listener_that_closes_passes_on);
     RUN(test_so_does_one_without_descriptors);
     RUN(test_without_a_descriptor_no_flag_is_set);
-    RUN(test_a_sandboxed_process_leaves_the_chain_to_others);
+    RUN_WHERE(seccomp_filters(), test_a_sandboxed_process_leaves_the_chain_to_others);
     RUN(test_what_is_not_signalled_has_no_flag);
     RUN(test_heads_without_descriptors);
     RUN(test_heads_without_descriptors_that_consume);
