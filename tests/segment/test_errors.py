@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 
 import pytest
 
 import pynotify
-from sessions import Connect
+from sessions import Connect, EngineFactory
 
 TREE = {
     "InterfaceError": "Error",
@@ -144,6 +145,17 @@ def test_what_to_do_follows_the_message(conn: pynotify.Connection) -> None:
     assert message == "channel name too long"
     assert newline
     assert caught.value.hint == advice
+
+
+def test_a_name_that_is_too_long_says_what_would_take_it(
+    make_engine: EngineFactory, connect: Connect
+) -> None:
+    """The advice is followed as it is written."""
+    with pytest.raises(pynotify.InvalidChannelName) as caught:
+        connect().listen("x" * 255)
+    option = re.search(r'PYNOTIFY_NAME="(\w+)=(\d+)"', caught.value.hint or "")
+    assert option is not None
+    connect(to=make_engine(**{option[1]: int(option[2])})).listen("x" * 255)
 
 
 def test_message_of_a_transaction_that_is_open(conn: pynotify.Connection) -> None:

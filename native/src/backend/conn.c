@@ -87,8 +87,9 @@ int pn_check_name(const struct pn_conn *conn, const char *what, const char *name
     if (len > conn->seg->max_channel_name)
         return pn_fail(PN_ECHANNELNAME,
                        "%s name too long\n"
-                       "It has %zu bytes; max_channel_name of the segment is %u.",
-                       what, len, conn->seg->max_channel_name);
+                       "It has %zu bytes; max_channel_name of the segment is %u. A segment can be "
+                       "created with up to %d (PYNOTIFY_NAME=\"max_channel_name=%d\").",
+                       what, len, conn->seg->max_channel_name, PN_NAME_MAX, PN_NAME_MAX);
     if (memchr(name, '\0', len) != NULL)
         return pn_fail(PN_ECHANNELNAME, "%s name cannot contain a NUL byte", what);
     return 0;
