@@ -31,6 +31,7 @@ from typing import NamedTuple, Protocol, Self
 
 import pynotify
 from bench.pairs import alternate
+from bench.rig import pin_all_threads
 from bench.server import Server, find_programs
 from bench.settings import Settings
 from spark_jobs.procfs import stat
@@ -281,6 +282,7 @@ def run(settings: Settings) -> None:
 
 def _answer(place: _Place, through: bool, count: int, ready: Event) -> None:
     """In a process of its own: hear, natively or as a client, and notify natively."""
+    pin_all_threads(1)
     with ExitStack() as stack:
         conn = stack.enter_context(pynotify.connect(place.segment))
         client = _Client(place.directory) if through else None
@@ -299,8 +301,23 @@ def _answer(place: _Place, through: bool, count: int, ready: Event) -> None:
             conn.notify("back")
 
 
+@contextmanager
+def _pinned() -> Iterator[None]:
+    """The calling thread on the first processor of those that it may use."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def _native_round_trips(gateway: _Gateway, through: bool, count: int) -> float:
-    """The median, in us, there and back; there through the gateway, or natively too."""
+    """The median, in us, there and back; there through the gateway, or natively too.
+
+    Each end has a processor of its own: left to the kernel, two that wait for each other share one,
+    and three may not.
+    """
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
     other = context.Process(target=_answer, args=(gateway.place, through, count, ready))
@@ -309,12 +326,13 @@ def _native_round_trips(gateway: _Gateway, through: bool, count: int) -> float:
         conn.listen("back")
         other.start()
         ready.wait()
-        for _ in range(count):
-            begun = time.perf_counter_ns()
-            conn.notify("there")
-            conn.wait()
-            conn.poll()
-            times.append(time.perf_counter_ns() - begun)
+        with _pinned():
+            for _ in range(count):
+                begun = time.perf_counter_ns()
+                conn.notify("there")
+                conn.wait()
+                conn.poll()
+                times.append(time.perf_counter_ns() - begun)
         other.join()
     return statistics.median(times) / 1e3
 

@@ -89,17 +89,17 @@ def checked(obj: Any) -> Array:
 
 def describe(array: Array) -> bytes:
     """The description."""
-    description = repr((_descr(array.dtype), array.shape, order_of(array))).encode("ascii")
-    if len(description) >= _LONGEST:
-        raise TypeError("an array whose dtype has so many fields cannot be sent")
-    return description
+    return _description(array.dtype, array.shape, order_of(array))
 
 
 @lru_cache(maxsize=64)
-def _descr(dtype: np.dtype[Any]) -> Any:
+def _description(dtype: np.dtype[Any], shape: tuple[int, ...], order: str) -> bytes:
     from numpy.lib import format as npy  # noqa: PLC0415
 
-    return npy.dtype_to_descr(dtype)
+    description = repr((npy.dtype_to_descr(dtype), shape, order)).encode("ascii")
+    if len(description) >= _LONGEST:
+        raise TypeError("an array whose dtype has so many fields cannot be sent")
+    return description
 
 
 def order_of(array: Array) -> str:

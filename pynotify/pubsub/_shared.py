@@ -88,6 +88,10 @@ _ARENA_BITS: Final = 30
 _KEPT: Final = 64 << 20
 #: So many blocks are looked at for one that is free.
 _AT_ONCE: Final = 32
+#: After so many bytes of arrays the owner looks which blocks are free again.  Were it to wait until
+#: it has no free one, it would go round in all that it may have: out of the processor's caches,
+#: and a copy to memory takes several times as long.
+_WARM: Final = 2 << 20
 
 
 class Queue(NamedTuple):
@@ -144,6 +148,8 @@ class Arena:
         self._unread: deque[Block] = deque()
         self._read: deque[Block] = deque()
         self._in_hand = 0
+        #: Bytes of blocks taken since the last look for free ones.
+        self._taken = 0
         self._warned = self._closed = False
         reset_after_fork(self)
 
@@ -210,11 +216,17 @@ class Arena:
             return None
         try:
             self._open()
+            looked = self._taken >= _WARM
+            if looked:
+                self._reclaim()
             block = self._fitting(size)
-            if block is None and self._number:
+            if block is None and self._number and not looked:
                 self._reclaim()
                 block = self._fitting(size)
-            return self._make(size) if block is None else block
+            if block is None:
+                block = self._make(size)
+            self._taken += size
+            return block
         except OSError as error:
             if not self._warned:
                 self._warned = True
@@ -250,6 +262,7 @@ class Arena:
 
     def _reclaim(self, *, whole: bool = False) -> None:
         """Find blocks that nothing refers to any more (2); `whole`: all of them."""
+        self._taken = 0
         sent, unread, read = self._sent, self._unread, self._read
         # Before the engine is asked: what others commit meanwhile is beyond that head.
         before = list(sent)

@@ -218,6 +218,23 @@ def test_a_block_is_used_again(
     assert blocks(engine_name) == []
 
 
+def test_after_a_backlog_few_blocks_are_in_use(
+    sender: pynotify.PubSub, receiver: pynotify.PubSub, engine_name: str
+) -> None:
+    """A round of all that there are would leave the caches of the processor."""
+    for number in range(16):
+        sender.publish("c", frame(number))
+    assert [number_of(obj) for obj in objects(take(receiver, 16))] == list(range(16))
+    assert len(blocks(engine_name)) == 16
+    places = set()
+    for number in range(16):
+        sender.publish("c", frame(number))
+        (received,) = objects(take(receiver, 1))
+        assert number_of(received) == number
+        places.add(received.ctypes.data)
+    assert len(places) <= 4
+
+
 def test_iterating_keeps_no_array(
     sender: pynotify.PubSub, receiver: pynotify.PubSub, engine_name: str
 ) -> None:
