@@ -119,7 +119,7 @@ class Mutant:
 
     @property
     def part(self) -> str:
-        """The folder that docs/reliability.md counts it for."""
+        """The folder that it is counted for."""
         depth = 3 if self.is_native else 2
         return "/".join(self.file.parts[: min(depth, len(self.file.parts) - 1)])
 

@@ -27,6 +27,7 @@ from spark_jobs.jobs import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS += sorted((ROOT / "docs" / "runs").glob("*.md"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 #: For two shells, and run so.
 TOGETHER = {"README.md", "listen.py", "notify.py"}
@@ -74,7 +75,22 @@ def relative(path: Path) -> str:
 
 # ---- what the documents name ---------------------------------------------------------------------
 
-TEST_NAME = re.compile(r"((?:native/)?tests/[\w/]+\.(?:py|c))((?:::\w+)*)")
+TEST_NAME = re.compile(
+    r"((?:native/)?tests/[\w/]+\.(?:py|c))((?:::\w+)*)(?:`((?:,\s`(?:::\w+)+`)+))?"
+)
+LABEL = re.compile(r"`([a-z]+:[a-z-]+)`")
+STEPS = re.compile(r"steps ([a-z-]+(?:, [a-z-]+)*)")
+
+
+def named(text: str) -> Iterator[tuple[str, str]]:
+    """Files and tests; in `file::test_a`, `::test_b` the second is of the same file."""
+    shorts = 0
+    for file, name, others in TEST_NAME.findall(text):
+        yield file, name
+        for other in re.findall(r"`((?:::\w+)+)`", others):
+            shorts += 1
+            yield file, other
+    assert text.count("`::") == shorts, "a test without its file"
 
 
 def defined(path: Path) -> set[str]:
@@ -95,7 +111,7 @@ def defined(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=place)
 def test_named_tests_exist(path: Path) -> None:
-    for file, name in TEST_NAME.findall(path.read_text()):
+    for file, name in named(path.read_text()):
         assert (ROOT / file).exists(), file
         assert not name or name in defined(ROOT / file), file + name
 
@@ -117,10 +133,12 @@ def test_each_of_the_fifty_cases_names_its_tests() -> None:
     rows = re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
     assert [int(number) for number, _case, _tests in rows] == list(range(1, 51))
     for number, _case, tests in rows:
-        assert TEST_NAME.search(tests) or tests.startswith("Not "), f"case {number}"
-    labels = set(re.findall(r"`([a-z]+:[a-z-]+)`", text))
+        assert TEST_NAME.search(tests) or LABEL.search(tests), f"case {number}"
     sources = "".join(path.read_text() for path in (ROOT / "native" / "src").rglob("*.c"))
-    assert labels <= set(re.findall(r'PN_CRASH\("([^"]+)"\)', sources))
+    assert set(LABEL.findall(text)) <= set(re.findall(r'PN_CRASH\("([^"]+)"\)', sources))
+    victims = (ROOT / "native" / "tests" / "crash" / "step_victims.h").read_text()
+    steps = {name for names in STEPS.findall(text) for name in names.split(", ")}
+    assert steps and steps <= set(re.findall(r'\{\.name = "([a-z-]+)"', victims))
 
 
 def test_files_named_exist() -> None:

@@ -11,8 +11,8 @@
  * 2. error: QueueFull, which names the process that holds the tail.
  * 3. drop-slowest: `floor` is raised to the end of the page in which enough room is reached, then
  *    the tail to `floor`, then the ring is overwritten.  A reader that stands below `floor` has
- *    lost what is there, and is told by a Gap when it reads (copy.c).  Its position is its own and
- *    not touched: a plain store of the owner's could undo that.  Killed between floor and tail: the
+ *    lost what is there, and is told by a Gap when it reads (copy.c).  Its position is not touched:
+ *    that of an awake slot has one writer, its owner (R7).  Killed between floor and tail: the
  *    eviction has happened, a little early.
  * 4. block: wait until the holder of the tail reads, without any lock, up to full_timeout.  The
  *    second scan, after the fence, is what closes the race:
