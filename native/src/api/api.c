@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "backend/backend.h"
 #include "base/os.h"
 #include "commit/bridge.h"

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "backend/backend.h"
 #include "backend/generation.h"
 #include "base/os.h"

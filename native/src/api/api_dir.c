@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "base/err.h"
 #include "files/topic_log_replay.h"
 #include "segment/dirlock.h"

@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "api/api_send.h"
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "commit/async.h"
 #include "commit/cancel_ops.h"
 #include "commit/topic_ops.h"

@@ -38,9 +38,6 @@ struct pn_consumer {
     _Atomic(struct pn_consumer *) next; /* of the connection's */
 };
 
-/* What stands for every consumer that was closed: all calls on it return -PN_ECLOSED. */
-extern struct pn_consumer pn_consumer_that_is_closed;
-
 int pn_consume_get(struct pn_consumer *consumer, int64_t timeout_ns, pn_message_out *out);
 int pn_consume_fileno(struct pn_consumer *consumer);
 struct pn_conn *pn_consume_conn(const struct pn_consumer *consumer);

@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <sys/syscall.h>
 
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "backend/conn.h"
 #include "base/crashpoint.h"
 #include "recovery/rebuild_topics.h"
