@@ -34,7 +34,7 @@
  *     and go to the file that has the blocks, however long it is.  A file system that cannot
  *     reserve is not asked again before the next file.
  *
- * Why not segfile.c: a page is 8 KiB, a message 200 bytes; a record alone is skipped, not its page.
+ * Why not pages: one is 8 KiB, a message 200 bytes; a record alone is skipped, not its page.
  */
 #define _GNU_SOURCE
 #include "files/diskqueue.h"
@@ -80,7 +80,7 @@ void pn_diskqueue_init(struct pn_diskqueue *q, uint64_t base, uint64_t max_file)
     q->state[0].write_file = base;
 }
 
-int pn_diskqueue_open(struct pn_diskqueue_files *files, const struct pn_segfile_dir *dir,
+int pn_diskqueue_open(struct pn_diskqueue_files *files, const struct pn_data_dir *dir,
                       uint32_t longest)
 {
     memset(files, 0, sizeof *files);
@@ -104,7 +104,7 @@ void pn_diskqueue_close(struct pn_diskqueue_files *files)
 static int remove_until(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t end)
 {
     while (q->first_file < end) {
-        int rc = pn_segfile_remove(&files->dir, q->first_file);
+        int rc = pn_data_dir_remove(&files->dir, q->first_file);
         if (rc != 0)
             return rc;
         PN_CRASH("diskqueue:removed");
@@ -243,7 +243,7 @@ static int write_records(struct pn_diskqueue *q, struct pn_diskqueue_files *file
         pn_recfile_close(&files->writer);
         char sentence[512];
         snprintf(sentence, sizeof sentence, "%s", pn_error_message());
-        pn_segfile_remove(&files->dir, next->write_file);
+        pn_data_dir_remove(&files->dir, next->write_file);
         pn_fail(-rc, "%s", sentence);
     }
     return rc;
@@ -306,7 +306,7 @@ void pn_diskqueue_unstage(struct pn_diskqueue *q, struct pn_diskqueue_files *fil
     pn_recfile_close(&files->writer);
     q->room_file = 0;
     for (uint64_t file = now->write_file; file++ < spare(q)->write_file;)
-        pn_segfile_remove(&files->dir, file);
+        pn_data_dir_remove(&files->dir, file);
     *spare(q) = *now;
 }
 
@@ -574,7 +574,7 @@ int pn_diskqueue_recover(struct pn_diskqueue *q, struct pn_diskqueue_files *file
                          uint64_t max_file)
 {
     struct numbers n = {.base = base};
-    int found = 0, rc = pn_recfile_list(&files->dir, note_number, &n);
+    int found = 0, rc = pn_data_dir_list(&files->dir, note_number, &n);
     pn_diskqueue_init(q, base, max_file);
     if (rc != 0 || n.last == 0)
         return rc;
@@ -584,7 +584,7 @@ int pn_diskqueue_recover(struct pn_diskqueue *q, struct pn_diskqueue_files *file
         found = find_end(files, last, &s);
         /* It was made, and its maker was killed; or nothing in it is whole. */
         if (found == 0 && !files->dir.read_only)
-            rc = pn_segfile_remove(&files->dir, last);
+            rc = pn_data_dir_remove(&files->dir, last);
         if (found < 0 || rc != 0)
             return found < 0 ? found : rc;
     }

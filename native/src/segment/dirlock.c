@@ -37,6 +37,7 @@
 #include "base/crashpoint.h"
 #include "base/crc32c.h"
 #include "base/os.h"
+#include "files/data_dir.h"
 #include "files/datafile.h"
 
 #define OWNER_MAGIC 0x314b434f4c4e5950ULL /* "PYNLOCK1" read as little-endian */
@@ -89,7 +90,8 @@ static struct owner ours(const struct pn_segment *seg)
 
 static int read_owner(int fd, struct owner *o)
 {
-    int rc = pn_data_file_read(fd, o, sizeof *o, 0);
+    struct iovec one = {.iov_base = o, .iov_len = sizeof *o};
+    int rc = pn_data_file_read(fd, &one, 1, 0);
     if (rc != 0 && rc != -ENODATA)
         return rc;
     if (rc != 0 || o->magic != OWNER_MAGIC ||

@@ -64,7 +64,7 @@
 #include <pynotify.h>
 
 #define PN_MAGIC           0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION  26U
+#define PN_LAYOUT_VERSION  27U
 #define PN_CACHE_LINE      64U
 #define PN_OS_PAGE         4096U
 #define PN_QUEUE_PAGE_BITS 13U

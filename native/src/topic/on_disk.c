@@ -44,7 +44,7 @@ uint64_t pn_topic_disk_bytes(const struct pn_topic *topic)
 /* The queue, ready to be used, and our descriptors; -PN_ECORRUPT if it cannot be what it says. */
 static int use_files(struct pn_segment *seg, struct pn_topic *topic)
 {
-    struct pn_segfile_dir dir;
+    struct pn_data_dir dir;
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
     uint64_t base = (uint64_t) (topic->generation & 0xffff) << 48 | (uint64_t) index << 32;
     if (topic->disk.max_file == 0)
@@ -59,7 +59,7 @@ static int use_files(struct pn_segment *seg, struct pn_topic *topic)
         return pn_segment_poison(seg, "the queue on disk of topic %u is broken", index);
     if (seg->topics.disk != NULL)
         return 0;
-    int rc = pn_segfile_open_dir(&dir, seg->data_dir, seg->uid, seg->name, seg->instance, 'd');
+    int rc = pn_data_dir_init(&dir, seg->data_dir, seg->uid, seg->name, seg->instance, 'd');
     if (rc != 0)
         return rc;
     seg->topics.disk = malloc(sizeof *seg->topics.disk);

@@ -9,7 +9,7 @@
 
 #include "commit/room.h"
 #include "queue/queue.h"
-#include "files/segfile.h"
+#include "files/recfile.h"
 #include "queue/spill.h"
 
 /* ---- drop-slowest ---------------------------------------------------------------------------- */
@@ -399,7 +399,7 @@ static void each_file(void (*act)(int dirfd, const char *name))
 static void flip_a_byte_of_page_3(int dirfd, const char *name)
 {
     unsigned char byte;
-    off_t at = (off_t) (PN_SEGFILE_HEADER + 3 * PAGE + 100);
+    off_t at = (off_t) (PN_RECFILE_START + 3 * pn_record_size(PAGE) + 100);
     int fd = openat(dirfd, name, O_RDWR);
     CHECK(fd >= 0);
     CHECK_EQ(pread(fd, &byte, 1, at), 1);

@@ -5,7 +5,7 @@
  *
  * Work is counted, never timed.
  */
-#include "segfiles.h"
+#include "data_dirs.h"
 
 #include <pthread.h>
 #include <sys/syscall.h>

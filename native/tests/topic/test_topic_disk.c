@@ -4,7 +4,7 @@
  * (topic/rest.c), and then, of a topic that is paused until something is to be got, the topic's own
  * (topic/overflow.c).
  */
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "files/recfile.h"
 #include "topics.h"
 
