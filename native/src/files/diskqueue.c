@@ -190,8 +190,8 @@ static int begin_file(struct pn_diskqueue *q, struct pn_diskqueue_writing *w)
  * For `size` bytes that add to it, and for those that are owed then.  What is reserved is not asked
  * for again: a tmpfs that has no room for all takes back what the file had there.
  */
-static int make_room(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
-                     const struct pn_diskqueue_state *next, uint64_t size)
+static int reserve_room(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                        const struct pn_diskqueue_state *next, uint64_t size)
 {
     const uint64_t at = next->write_at;
     bool known = q->room_file == next->write_file && q->room_end + q->room_owed > at;
@@ -236,7 +236,7 @@ static int write_records(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     const uint64_t file = next->write_file;
     int rc = begin ? begin_file(q, &w) : 0;
     if (rc == 0 && files->owed != NULL && !files->ends)
-        rc = make_room(q, files, next, size);
+        rc = reserve_room(q, files, next, size);
     if (rc == 0 && (rc = pn_diskqueue_write(&w, records, n)) != 0)
         q->room_file = 0; /* what was written is cut off, and what was reserved with it */
     if (rc != 0 && next->write_file != file) { /* a full disk has better uses for it */
@@ -410,7 +410,7 @@ static int next_record(struct pn_diskqueue_files *files, struct pn_recfile_reade
 }
 
 /* After reading: remove what is read, and say in the file how far that is. */
-static void tidy(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
+static void tidy_after_reading(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
 {
     struct pn_diskqueue_state s = *pn_diskqueue_now(q);
     if (s.read_seq == s.write_seq && s.write_at > SHORT_FILE) {
@@ -443,7 +443,7 @@ void pn_diskqueue_forget(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     next.read_seq = cursor->seq;
     next.read_sum = cursor->sum;
     commit(q, &next);
-    tidy(q, files);
+    tidy_after_reading(q, files);
 }
 
 int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint32_t max,
@@ -477,7 +477,7 @@ int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     if (moved || taken > 0) {
         char sentence[512];
         snprintf(sentence, sizeof sentence, "%s", pn_error_message());
-        tidy(q, files);
+        tidy_after_reading(q, files);
         if (rc < 0)
             pn_fail(-rc, "%s", sentence);
     }

@@ -392,7 +392,7 @@ static int find_header(const struct pn_data_dir *dir, struct pn_recfile_reader *
 }
 
 /* A record of before may be longer than those that are written now. */
-static int grow(struct pn_recfile_reader *r, uint32_t length)
+static int hold_record(struct pn_recfile_reader *r, uint32_t length)
 {
     size_t cap = WINDOW + (size_t) pn_record_size(length);
     if (cap <= r->cap)
@@ -430,7 +430,7 @@ int pn_recfile_next(const struct pn_data_dir *dir, struct pn_recfile_reader *rea
                                    .first = (h.type & PN_RECORD_FIRST) != 0,
                                    .more = h.more,
                                    .length = h.length};
-    rc = grow(reader, h.length);
+    rc = hold_record(reader, h.length);
     if (rc != 0)
         return rc;
     int64_t have = fill(dir, reader, number, at, sizeof h + h.length, end);

@@ -140,7 +140,7 @@ static int refuse(const struct pn_segment *seg, const struct owner *o, bool star
 /* ---- taking it ------------------------------------------------------------------------------- */
 
 /* With byte 0.  The file's record is ours afterwards, and our byte locked. */
-static int enter(struct pn_segment *seg, int fd, bool start)
+static int enter_directory(struct pn_segment *seg, int fd, bool start)
 {
     struct owner o, me = ours(seg);
     struct iovec one = {.iov_base = &me, .iov_len = sizeof me};
@@ -207,7 +207,7 @@ int pn_dirlock_take(struct pn_segment *seg, bool start)
         return fd;
     int rc = pass_gate(seg, fd);
     if (rc == 0) {
-        rc = enter(seg, fd, start);
+        rc = enter_directory(seg, fd, start);
         lock_byte(fd, GATE, F_UNLCK);
     }
     if (rc != 0) {

@@ -332,8 +332,8 @@ static struct pn_spilled_deliveries deliveries_in(const struct pn_record_out *re
 }
 
 /* `queue`: PN_REST_SEQ, PN_LATER_SEQ, or 0 */
-static int look(struct pn_segment *seg, struct pn_topic *topic, uint64_t queue,
-                struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
+static int look_at_cursor(struct pn_segment *seg, struct pn_topic *topic, uint64_t queue,
+                          struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     struct pn_record_out record;
     struct pn_spilled head;
@@ -359,21 +359,21 @@ int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                               struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     pn_assert_topics_held(seg);
-    return look(seg, topic, 0, cursor, out);
+    return look_at_cursor(seg, topic, 0, cursor, out);
 }
 
 int pn_rest_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                         struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     pn_assert_topics_held(seg);
-    return look(seg, topic, PN_REST_SEQ, cursor, out);
+    return look_at_cursor(seg, topic, PN_REST_SEQ, cursor, out);
 }
 
 int pn_later_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                          struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     pn_assert_topics_held(seg);
-    return look(seg, topic, PN_LATER_SEQ, cursor, out);
+    return look_at_cursor(seg, topic, PN_LATER_SEQ, cursor, out);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
