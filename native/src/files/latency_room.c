@@ -37,7 +37,6 @@
 #include <unistd.h>
 
 #include "base/atomic.h"
-#include "base/grow.h"
 #include "files/latency_log.h"
 
 #define SUFFIX      ".pynlog"
@@ -93,8 +92,14 @@ static int add(struct listing *all, int dir, const char *name)
         return 0;
     e.size = (uint64_t) st.st_size;
     e.changed_ns = (int64_t) st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
-    if (PN_GROW(all->at, all->cap, FILES_FIRST, all->n + 1) != 0)
-        return -ENOMEM;
+    if (all->n == all->cap) {
+        size_t cap = all->cap == 0 ? FILES_FIRST : all->cap * 2;
+        struct entry *more = realloc(all->at, cap * sizeof *more);
+        if (more == NULL)
+            return -ENOMEM;
+        all->at = more;
+        all->cap = cap;
+    }
     all->at[all->n++] = e;
     all->bytes += e.size;
     return 0;
