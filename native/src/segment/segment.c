@@ -37,7 +37,7 @@
 #include "base/os.h"
 #include "files/data_dir.h"
 #include "segment/identity.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 #include "segment/process.h"
 
 struct pn_segment_hooks pn_segment_hooks;

@@ -42,7 +42,7 @@
 #include "base/crashpoint.h"
 #include "base/os.h"
 #include "segment/identity.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 #include "segment/process.h"
 #include "wakeup/latch.h"
 #include "wakeup/stack.h"
