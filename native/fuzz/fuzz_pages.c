@@ -14,7 +14,7 @@
 #include "fuzz.h"
 #include "segment/layout.h"
 #include "files/page_file.h"
-#include "files/recfile.h"
+#include "files/record_file.h"
 
 enum { WRITTEN = 7, NUMBER = 5, INSTANCE = 77 };
 

@@ -19,7 +19,7 @@
 
 #include "base/crashpoint.h"
 #include "base/err.h"
-#include "files/datafile.h"
+#include "files/data_file.h"
 
 /* ---- the directory -------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
  *
  * THE MODEL
  *
- *  1. The queue is the records [read_seq, write_seq) in files (recfile.c) of the numbers
+ *  1. The queue is the records [read_seq, write_seq) in files (record_file.c) of the numbers
  *     [read_file, write_file].  Depth and bytes are differences of counters that the records
  *     carry, too: they cannot drift, and after damage they are what is left, exactly.
  *  2. **The commit point is the store of `current`.**  Every change is made in the other copy

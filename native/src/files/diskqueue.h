@@ -16,7 +16,7 @@
 #define PN_DISKQUEUE_H
 
 #include "base/atomic.h"
-#include "files/recfile.h"
+#include "files/record_file.h"
 
 #define PN_DISKQUEUE_FILE (64U << 20) /* bytes in a file, about */
 

@@ -5,7 +5,7 @@
 #include <errno.h>
 
 #include "base/err.h"
-#include "files/recfile.h"
+#include "files/record_file.h"
 
 _Static_assert(PN_FILE_PAGE_SIZE % 8 == 0, "records follow each other without a gap");
 _Static_assert(PN_FILE_PAGES <= PN_RECFILE_READ, "a file is read in one call");

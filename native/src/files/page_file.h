@@ -2,7 +2,7 @@
  * page_file.h - files of 32 pages in a directory: where a queue goes that is larger than memory.
  *
  * File `number` holds the pages [number * 32, number * 32 + 32) of a sequence that `dir` names.  A
- * page is a record of recfile.c, of which all are equally long, so that each has its place:
+ * page is a record of record_file.c, of which all are equally long, so that each has its place:
  *
  *     rc = pn_pages_write(&dir, page / 32, page % 32, pages, tags, n);   one writer at a time
  *     rc = pn_pages_read(&dir, page / 32, page % 32, n, out);            any number of readers

@@ -41,7 +41,7 @@
  *     was opened; a file that is opened later learns nothing of an error that another has been
  *     told.  So a sync goes through the open file that its caller has written with
  *     (pn_topiclog_keep()), and has failed, too, if another process's has since then (`failures`).
- *  8. pwrite() and no mapping: recfile.c (6).
+ *  8. pwrite() and no mapping: record_file.c (6).
  */
 #define _GNU_SOURCE
 #include "files/topic_log.h"
@@ -56,7 +56,7 @@
 #include "base/crashpoint.h"
 #include "base/err.h"
 #include "base/os.h"
-#include "files/datafile.h"
+#include "files/data_file.h"
 #include "files/topic_log_replay.h"
 
 enum { GATHERED = 64, GATHERED_BYTES = 64 << 10 };

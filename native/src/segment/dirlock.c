@@ -38,7 +38,7 @@
 #include "base/crc32c.h"
 #include "base/os.h"
 #include "files/data_dir.h"
-#include "files/datafile.h"
+#include "files/data_file.h"
 
 #define OWNER_MAGIC 0x314b434f4c4e5950ULL /* "PYNLOCK1" read as little-endian */
 

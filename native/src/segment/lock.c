@@ -33,7 +33,7 @@
 
 #include "base/crashpoint.h"
 #include "base/os.h"
-#include "files/datafile.h"
+#include "files/data_file.h"
 #include "segment/turn.h"
 
 enum { SPINS = 200 };

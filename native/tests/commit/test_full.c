@@ -9,7 +9,7 @@
 
 #include "commit/room.h"
 #include "queue/queue.h"
-#include "files/recfile.h"
+#include "files/record_file.h"
 #include "queue/spill.h"
 
 /* A segment, in which `slow` listens and does not read, and `conn` notifies. */

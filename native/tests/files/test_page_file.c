@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "files/datafile.h"
+#include "files/data_file.h"
 
 static struct pn_data_dir dir;
 static char path[512];

@@ -14,7 +14,7 @@
 
 #include "segment/layout.h"
 #include "files/page_file.h"
-#include "files/recfile.h"
+#include "files/record_file.h"
 
 enum { PAGE = PN_QUEUE_PAGE, PAGES = PN_FILE_PAGES, INSTANCE = 0xabcdef };
 enum { PAGE_RECORD = PN_RECORD_HEADER + PAGE }; /* a page with what stands before it */

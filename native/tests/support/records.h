@@ -1,6 +1,6 @@
 /*
  * records.h - a queue on disk in a directory of the test, and records that are known by their
- * number.  Included by tests of recfile.c and diskqueue.c.
+ * number.  Included by tests of record_file.c and diskqueue.c.
  */
 #ifndef PN_TESTS_RECORDS_H
 #define PN_TESTS_RECORDS_H

@@ -5,7 +5,7 @@
  * (topic/overflow.c).
  */
 #include "data_dirs.h"
-#include "files/recfile.h"
+#include "files/record_file.h"
 #include "topics.h"
 
 #include <sys/resource.h>

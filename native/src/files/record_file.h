@@ -1,7 +1,7 @@
 /*
- * recfile.h - files of records: of any length, checksummed, found again after damage.
+ * record_file.h - files of records: of any length, checksummed, found again after damage.
  *
- * What diskqueue.c, topic_log.c and page_file.c write.  recfile.c has the format.  One writer at a time; where
+ * What diskqueue.c, topic_log.c and page_file.c write.  record_file.c has the format.  One writer at a time; where
  * the records end is the caller's word and not the file's length.
  *
  *     rc = pn_recfile_make(&dir, number, seq, sum, &file);
@@ -10,8 +10,8 @@
  *
  * 0 or -errno with a sentence in pn_error_message(), unless something else is said.
  */
-#ifndef PN_RECFILE_H
-#define PN_RECFILE_H
+#ifndef PN_RECORD_FILE_H
+#define PN_RECORD_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>

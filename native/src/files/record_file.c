@@ -1,5 +1,5 @@
 /*
- * recfile.c - records in files; see recfile.h.
+ * record_file.c - records in files; see record_file.h.
  *
  * THE MODEL
  *
@@ -29,7 +29,7 @@
  *     systems do not; and an I/O error is reported to no call.
  */
 #define _GNU_SOURCE
-#include "files/recfile.h"
+#include "files/record_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -40,7 +40,7 @@
 #include "base/crashpoint.h"
 #include "base/crc32c.h"
 #include "base/err.h"
-#include "files/datafile.h"
+#include "files/data_file.h"
 
 #define FILE_MAGIC   0x31434552464e5950ULL /* "PYNFREC1" read as little-endian */
 #define RECORD_MAGIC 0xda7ac0deU

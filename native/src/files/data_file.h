@@ -1,11 +1,11 @@
 /*
- * datafile.h - files in a directory that others may not write to: opening, writing, reading.
+ * data_file.h - files in a directory that others may not write to: opening, writing, reading.
  *
  * `path` is that of the directory, `dirfd` a descriptor of it (data_dir.h); both only for one call.
  * 0 or -errno, with a sentence but for reading and writing.
  */
-#ifndef PN_DATAFILE_H
-#define PN_DATAFILE_H
+#ifndef PN_DATA_FILE_H
+#define PN_DATA_FILE_H
 
 #include <stdbool.h>
 #include <stdint.h>

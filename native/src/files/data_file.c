@@ -1,11 +1,11 @@
 /*
- * datafile.c - see datafile.h.
+ * data_file.c - see data_file.h.
  *
  * A file is made O_EXCL|O_NOFOLLOW and close-on-exec; one that is there already must be a regular
  * file, ours, with one name.  No open waits: O_NONBLOCK passes by a FIFO.
  */
 #define _GNU_SOURCE
-#include "files/datafile.h"
+#include "files/data_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
