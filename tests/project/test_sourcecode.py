@@ -114,6 +114,13 @@ def test_sources_lists_every_c_file_of_the_core() -> None:
     assert len(listed) == len(set(listed))
 
 
+def test_setup_names_files_that_there_are() -> None:
+    """A file that is not there is not found wanting: it would be compiled to be fast."""
+    named = re.findall(r'"(native/(?:src|gateway)/[^"]+)"', (ROOT / "setup.py").read_text())
+    assert len(named) > 10
+    fail_if_any([f"setup.py: {name}" for name in named if not (ROOT / name).exists()])
+
+
 # ---- the length of C functions: no parser, but comments, literals and macros do not count ------
 
 COMMENT_OR_LITERAL = re.compile(
