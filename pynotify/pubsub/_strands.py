@@ -131,7 +131,7 @@ class _MergedStreams:
 class Taking:
     """What the strands of threads and of tasks have in common."""
 
-    _receiver: Receiver
+    _receiver: Any
     _inbox: Inbox
     _guard: Guard
 
