@@ -16,6 +16,7 @@ from pynotify._hot import finalizer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FrameType
     from typing import Any, TypeVar
 
@@ -65,32 +66,26 @@ def _code_of(handler: Any) -> CodeType | None:
     return code
 
 
-def _protect(container: Any) -> None:
-    container._remove = finalizer(container._remove)  # noqa: SLF001
+class _Protected:
+    """A weak container in whose callback no exception of a signal handler is lost."""
 
-
-class WeakSet(weakref.WeakSet["_T"]):
-    """As the standard library's."""
+    _remove: Callable[..., None]
 
     def __init__(self) -> None:
         super().__init__()
-        _protect(self)
+        self._remove = finalizer(self._remove)
 
 
-class WeakValueDictionary(weakref.WeakValueDictionary["_K", "_V"]):
+class WeakSet(_Protected, weakref.WeakSet["_T"]):
     """As the standard library's."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        _protect(self)
 
-
-class WeakKeyDictionary(weakref.WeakKeyDictionary["_K", "_V"]):
+class WeakValueDictionary(_Protected, weakref.WeakValueDictionary["_K", "_V"]):
     """As the standard library's."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        _protect(self)
+
+class WeakKeyDictionary(_Protected, weakref.WeakKeyDictionary["_K", "_V"]):
+    """As the standard library's."""
 
 
 class OwnDescriptor:

@@ -92,9 +92,9 @@ static void bench_queue(int pass, long n)
 {
     static struct pn_diskqueue queue;
     static struct pn_diskqueue_files files;
-    struct pn_segfile_dir dir;
-    must(pn_segfile_open_dir(&dir, directory, (uint32_t) geteuid(), "bench", 1, 'd'),
-         "pn_segfile_open_dir");
+    struct pn_data_dir dir;
+    must(pn_data_dir_init(&dir, directory, (uint32_t) geteuid(), "bench", 1, 'd'),
+         "pn_data_dir_init");
     must(pn_diskqueue_open(&files, &dir, 1 << 20), "pn_diskqueue_open");
     pn_diskqueue_init(&queue, 0, 0);
     start();

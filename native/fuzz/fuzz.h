@@ -89,9 +89,9 @@ static inline void fuzz_remove(void)
     pn_remove_lock_files(fuzz_name());
 }
 
-/* ---- a segment that was used, to be spoiled (spoil.c) ---------------------------------------- */
+/* ---- a segment that was used, to be corrupted (corrupt.c) ---------------------------------------- */
 
-enum { FUZZ_HEADER, FUZZ_CONTROL, FUZZ_RING }; /* the parts that can be spoiled */
+enum { FUZZ_HEADER, FUZZ_CONTROL, FUZZ_RING }; /* the parts that can be corrupted */
 
 extern uint32_t fuzz_on_full; /* enum pn_on_full of the segment; before it is first restored */
 
@@ -102,7 +102,7 @@ extern uint32_t fuzz_on_full; /* enum pn_on_full of the segment; before it is fi
 int fuzz_segment_restore(void);
 
 /* Overwrite some of `part`, as the input says, until it says stop; in the file, so for all. */
-void fuzz_spoil(struct fuzz_input *in, int part);
+void fuzz_corrupt(struct fuzz_input *in, int part);
 
 /* Make the header's checksum right again. */
 void fuzz_seal_header(void);

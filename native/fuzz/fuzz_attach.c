@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (ftruncate(fd, length) != 0)
             abort();
     }
-    fuzz_spoil(&in, FUZZ_HEADER);
+    fuzz_corrupt(&in, FUZZ_HEADER);
     if (how & 1)
         fuzz_seal_header();
     if (pn_attach(fd, fuzz_name(), &engine) != 0) {

@@ -10,15 +10,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     bool before = (how & 1) != 0;
     pn_txn *prepared;
     if (before)
-        fuzz_spoil(&in, FUZZ_CONTROL);
+        fuzz_corrupt(&in, FUZZ_CONTROL);
     FUZZ_OK(pn_attach(fd, fuzz_name(), &engine)); /* the header was not touched */
     pn_conn *subscribed = (how & 2) != 0 ? fuzz_subscribe(engine, &prepared) : NULL;
     if (!before)
-        fuzz_spoil(&in, FUZZ_CONTROL);
+        fuzz_corrupt(&in, FUZZ_CONTROL);
     if (subscribed != NULL)
         fuzz_unsubscribe(subscribed, prepared);
     fuzz_use(engine, &in);
-    fuzz_spoil(&in, FUZZ_CONTROL);
+    fuzz_corrupt(&in, FUZZ_CONTROL);
     fuzz_use(engine, &in);
     pn_engine_close(engine);
     return 0;

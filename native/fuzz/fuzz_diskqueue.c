@@ -62,7 +62,7 @@ static int put_instead(uint32_t i)
     return 0;
 }
 
-static void remove_files(const struct pn_segfile_dir *dir)
+static void remove_files(const struct pn_data_dir *dir)
 {
     char name[sizeof dir->path + sizeof dir->prefix + 32];
     for (unsigned number = 0; number < 64; number++) {
@@ -79,17 +79,17 @@ static void tidy(void)
 
 static void make(void)
 {
-    struct pn_segfile_dir dir;
+    struct pn_data_dir dir;
     FUZZ_CHECK(scratch_make("/dev/shm", path, sizeof path), "%s", strerror(errno));
     snprintf(log_path, sizeof log_path, "%s/log", path);
-    FUZZ_OK(pn_segfile_open_dir(&dir, path, (uint32_t) geteuid(), "fuzz", INSTANCE, 'd'));
+    FUZZ_OK(pn_data_dir_init(&dir, path, (uint32_t) geteuid(), "fuzz", INSTANCE, 'd'));
     FUZZ_OK(pn_diskqueue_open(&files, &dir, LONGEST));
     FUZZ_OK(pn_topiclog_open(&tfiles, path, "log", LONGEST, NULL));
     atexit(tidy);
 }
 
 /* One file of those: a few bytes, its end, or all of it. */
-static void damage(struct fuzz_input *in, const struct pn_segfile_dir *dir, uint64_t base)
+static void damage(struct fuzz_input *in, const struct pn_data_dir *dir, uint64_t base)
 {
     char name[sizeof dir->path + sizeof dir->prefix + 32];
     for (uint64_t n = fuzz_take(in, 1) & 7; n > 0; n--) {

@@ -12,11 +12,11 @@
 #define FUZZ_POLICY PN_FULL_ERROR
 #endif
 
-static void *spoil(void *input)
+static void *corrupt(void *input)
 {
     for (int i = 0; i < 20; i++) {
         struct fuzz_input in = *(struct fuzz_input *) input;
-        fuzz_spoil(&in, FUZZ_RING);
+        fuzz_corrupt(&in, FUZZ_RING);
     }
     return NULL;
 }
@@ -50,13 +50,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         uint64_t how = fuzz_take(&in, 1);
         pthread_t thread;
         struct fuzz_input theirs = in;
-        bool both = (how & 1) && pthread_create(&thread, NULL, spoil, &theirs) == 0;
+        bool both = (how & 1) && pthread_create(&thread, NULL, corrupt, &theirs) == 0;
         if (!both)
-            fuzz_spoil(&in, FUZZ_RING);
+            fuzz_corrupt(&in, FUZZ_RING);
         if (how & 2)
             pn_poll(reader, batch, 1 + (how >> 2 & 3));
         if (how & 16)
-            fuzz_spoil(&in, FUZZ_RING);
+            fuzz_corrupt(&in, FUZZ_RING);
         fuzz_read_all(reader, batch, how >> 5);
         if (both)
             pthread_join(thread, NULL);

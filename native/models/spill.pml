@@ -133,7 +133,7 @@ inline move_page()
 #endif
     STEP(made = !inode[MOVED / FP];
         if :: made -> inodes++; inode[MOVED / FP] = inodes :: else fi);
-    /* PN_CRASH("segfile:created") */
+    /* PN_CRASH("datafile:created") */
 #if NOSPC
     if
     :: skip

@@ -214,7 +214,7 @@ static void exchange(pn_batch *a, pn_batch *b)
 #undef MOVE
 }
 
-static void keep(pn_batch *memory)
+static void keep_columns(pn_batch *memory)
 {
     memory->n = 0;
     if (kept.data == NULL &&
@@ -314,7 +314,7 @@ static void destroy_columns(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     struct columns *c = (struct columns *) self;
-    keep(&c->memory);
+    keep_columns(&c->memory);
     PyMem_Free(c->block);
     Py_DECREF(c->channels);
     PyObject_Free(self);

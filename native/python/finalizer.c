@@ -104,7 +104,7 @@ static void raise_outside(PyObject *exception, PyObject *where)
 }
 
 /* The first is kept.  Takes the reference, NULL: none. */
-static void keep(PyObject **first, PyObject *exception)
+static void keep_first(PyObject **first, PyObject *exception)
 {
     if (*first == NULL)
         *first = exception;
@@ -141,7 +141,7 @@ static bool is_of_a_handler(PyObject *exception, PyObject **interruption)
         if (answered)
             Py_DECREF(raised);
         else
-            keep(interruption, raised);
+            keep_first(interruption, raised);
     }
     return is;
 }
@@ -156,8 +156,8 @@ static PyObject *call(PyObject *self, PyObject *args, PyObject *kwargs)
         PyObject *exception = taken_exception(), *later;
         bool its_own = !is_of_a_handler(exception, &later);
         if (!its_own)
-            keep(&before, exception);
-        keep(&before, later);
+            keep_first(&before, exception);
+        keep_first(&before, later);
         if (its_own) {
             restore(exception);
             break;

@@ -9,7 +9,7 @@ from pynotify._engine import open as open_segment
 from pynotify._segments import segment_info, segments, unlink
 from pynotify._table import escape
 from pynotify.cli import arguments
-from pynotify.cli.lockfiles import lock_files
+from pynotify.cli.liveness_files import lock_files
 from pynotify.cli.terminal import complain, say
 from pynotify.errors import (
     Error,

@@ -26,10 +26,11 @@ class PerProcess(Generic[_T]):
     def __init__(self, make: Callable[[], _T], usable: Callable[[_T], bool]) -> None:
         self._make = make
         self._usable = usable
-        self._reset()
+        self.forget()
         _per_process.add(self)
 
-    def _reset(self) -> None:
+    def forget(self) -> None:
+        """Forget what another process, or none, has made."""
         # The lock may be held at the moment of the fork by a thread that the child does not have.
         self._lock = RLock()
         self._made: _T | None = None
@@ -58,7 +59,7 @@ _per_process: WeakSet[PerProcess[Any]] = WeakSet()
 @finalizer
 def _forget_all() -> None:
     for each in _per_process:
-        each._reset()  # noqa: SLF001
+        each.forget()
 
 
 os.register_at_fork(after_in_child=_forget_all)

@@ -1,4 +1,4 @@
-"""The run: one segment, the processes that share it, two murders, and the end of the stream.
+"""The run: one segment, the processes that share it, two kills, and the end of the stream.
 
 Everything is an event: a message on the ledger, the death of a process, a word through a pipe.
 """

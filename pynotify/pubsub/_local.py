@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from pynotify.pubsub._arrays import Array, Reference
     from pynotify.pubsub._parts import Outgoing
     from pynotify.pubsub._shared import Block
+    from pynotify.pubsub._strands import Taking
 
 
 def _goes_upstream(handle: Handle, channel: str) -> bool:
@@ -214,8 +215,8 @@ def lost(error: SegmentUnlinked) -> ConnectionLost:
     )
 
 
-class LocalTransport:
-    """Over a `Connection`."""
+class _BaseLocalTransport:
+    """What is the same over a connection of either kind."""
 
     #: Of objects in parts, and of what a bridge brings in.  No other waits for its rest: nothing
     #: of it is sent here before all of it.
@@ -223,21 +224,43 @@ class LocalTransport:
     expires = staticmethod(_is_foreign)
     #: A send() that raises `ConnectionLost` has sent nothing.
     all_or_nothing = True
+    _strands: Taking
 
-    def __init__(
-        self, connection: Connection, *, skip_self: bool, raw: bool, max_shared: int
-    ) -> None:
-        self._connection = connection
+    def __init__(self, handle: Handle, *, raw: bool, max_shared: int) -> None:
         self._raw = raw
-        self._link = connection.link
-        self._room = Room(self._link.handle)
-        self._arrays = _Arrays(self._link.handle, self._room, max_shared)
+        self._room = Room(handle)
+        self._arrays = _Arrays(handle, self._room, max_shared)
         self.attach: Callable[[Reference], Any] = self._arrays.guard.attach
         self._commit = 0
         #: The senders of objects in parts that have not ended, and their pids.
         self.awaited: Callable[[], dict[Hashable, int]] = dict
         self._awaited = _Awaited()
         self._gone: set[Hashable] = set()
+
+    def taken_in(self, oldest: int | None) -> None:
+        """What receive() has appended was looked at, but for references from that commit on."""
+        self._strands.taken_in(self._commit, oldest)
+
+    def resolved(self, oldest: int | None) -> None:
+        """The same of references; receive() may be under way in another thread."""
+        self._strands.resolved(self._commit, oldest)
+
+    def gone(self) -> set[Hashable]:
+        """Senders that send nothing any more."""
+        return self._gone
+
+
+class LocalTransport(_BaseLocalTransport):
+    """Over a `Connection`."""
+
+    _strands: Strands
+
+    def __init__(
+        self, connection: Connection, *, skip_self: bool, raw: bool, max_shared: int
+    ) -> None:
+        super().__init__(connection.link.handle, raw=raw, max_shared=max_shared)
+        self._connection = connection
+        self._link = connection.link
         try:
             self._strands = Strands(self._link, self._arrays.guard, skip_self=skip_self)
         except SegmentUnlinked as error:
@@ -374,18 +397,6 @@ class LocalTransport:
         except SegmentUnlinked as error:
             raise lost(error) from error
 
-    def taken_in(self, oldest: int | None) -> None:
-        """What receive() has appended was looked at, but for references from that commit on."""
-        self._strands.taken_in(self._commit, oldest)
-
-    def resolved(self, oldest: int | None) -> None:
-        """The same of references; receive() may be under way in another thread."""
-        self._strands.resolved(self._commit, oldest)
-
-    def gone(self) -> set[Hashable]:
-        """Senders that send nothing any more."""
-        return self._gone
-
     def probe(self) -> None:
         """Do nothing: the next statement finds out that the connection is lost."""
 
@@ -409,27 +420,17 @@ class LocalTransport:
             self._connection.close()
 
 
-class AsyncLocalTransport:
+class AsyncLocalTransport(_BaseLocalTransport):
     """Over an `AsyncConnection`."""
 
-    all_or_nothing = True
-    lifetime = LIFETIME
-    expires = staticmethod(_is_foreign)
+    _strands: AsyncStrands
 
     def __init__(
         self, connection: AsyncConnection, *, skip_self: bool, raw: bool, max_shared: int
     ) -> None:
+        super().__init__(connection.link.handle, raw=raw, max_shared=max_shared)
         self._connection = connection
-        self._raw = raw
         self._link = connection.link
-        self._room = Room(self._link.handle)
-        self._arrays = _Arrays(self._link.handle, self._room, max_shared)
-        self.attach: Callable[[Reference], Any] = self._arrays.guard.attach
-        self._commit = 0
-        #: The senders of objects in parts that have not ended, and their pids.
-        self.awaited: Callable[[], dict[Hashable, int]] = dict
-        self._awaited = _Awaited()
-        self._gone: set[Hashable] = set()
         self._strands = AsyncStrands(self._link, self._arrays.guard, skip_self=skip_self)
 
     @property
@@ -559,18 +560,6 @@ class AsyncLocalTransport:
                 self._gone = self._awaited.gone(awaited, living)
         except SegmentUnlinked as error:
             raise lost(error) from error
-
-    def taken_in(self, oldest: int | None) -> None:
-        """What receive() has appended was looked at, but for references from that commit on."""
-        self._strands.taken_in(self._commit, oldest)
-
-    def resolved(self, oldest: int | None) -> None:
-        """The same of references; receive() may be under way in another thread."""
-        self._strands.resolved(self._commit, oldest)
-
-    def gone(self) -> set[Hashable]:
-        """Senders that send nothing any more."""
-        return self._gone
 
     async def probe(self) -> None:
         """Do nothing: the next statement finds out that the connection is lost."""

@@ -128,7 +128,27 @@ class _MergedStreams:
             strand.closed = True  # the connection forgets them with the next that is closed
 
 
-class Strands(Subscription):
+class Taking:
+    """What the strands of threads and of tasks have in common."""
+
+    _receiver: Any
+    _inbox: Inbox
+    _guard: Guard
+
+    def taken_in(self, commit: int, oldest: int | None) -> None:
+        """What take() has appended was looked at; the last of it is of `commit`.
+
+        `oldest`: that of the first reference of which the array is not held yet; None: no such.
+        """
+        self._guard.taking = False
+        _settle(self._receiver, self._inbox, self._guard, commit, oldest)
+
+    def resolved(self, commit: int, oldest: int | None) -> None:
+        """The same of references, while take() may be under way."""
+        _settle(self._receiver, self._inbox, self._guard, commit, oldest)
+
+
+class Strands(Subscription, Taking):
     """For threads.  It listens to nothing yet."""
 
     def __init__(self, link: ThreadLink, guard: Guard, *, skip_self: bool) -> None:
@@ -179,18 +199,6 @@ class Strands(Subscription):
         with self._receiver.lock:
             _move(self._inbox, self._guard, came)
 
-    def taken_in(self, commit: int, oldest: int | None) -> None:
-        """What take() has appended was looked at; the last of it is of `commit`.
-
-        `oldest`: that of the first reference of which the array is not held yet; None: no such.
-        """
-        self._guard.taking = False
-        _settle(self._receiver, self._inbox, self._guard, commit, oldest)
-
-    def resolved(self, commit: int, oldest: int | None) -> None:
-        """The same of references, while take() may be under way."""
-        _settle(self._receiver, self._inbox, self._guard, commit, oldest)
-
     def close(self) -> None:
         """Stop listening."""
         self._merged.close()
@@ -205,7 +213,7 @@ class Strands(Subscription):
         super().__del__()
 
 
-class AsyncStrands(AsyncSubscription):
+class AsyncStrands(AsyncSubscription, Taking):
     """For tasks.  It listens to nothing yet."""
 
     def __init__(self, link: TaskLink, guard: Guard, *, skip_self: bool) -> None:
@@ -264,18 +272,6 @@ class AsyncStrands(AsyncSubscription):
         """Append everything that is there, after waiting; nothing when the time is over."""
         await self._receive(timeout)
         _move(self._inbox, self._guard, came)
-
-    def taken_in(self, commit: int, oldest: int | None) -> None:
-        """What take() has appended was looked at; the last of it is of `commit`.
-
-        `oldest`: that of the first reference of which the array is not held yet; None: no such.
-        """
-        self._guard.taking = False
-        _settle(self._receiver, self._inbox, self._guard, commit, oldest)
-
-    def resolved(self, commit: int, oldest: int | None) -> None:
-        """The same of references, while take() may be under way."""
-        _settle(self._receiver, self._inbox, self._guard, commit, oldest)
 
     async def close(self) -> None:
         """Stop listening."""

@@ -337,7 +337,7 @@ class TestFiles:
         slow.listen("c")
         send(conn, range(200))
         with files_of(directory)[0].open("r+b") as file:
-            file.seek(4096 + 5 * PAGE + 1000)
+            file.seek(128 + 5 * (40 + PAGE) + 1000)  # of the body of record 5
             file.write(b"damage")
         messages = slow.poll()
         assert shown(messages) == [*range(5), "damaged", *range(6, 200)]

@@ -44,7 +44,7 @@ HOLDS_THE_LOCK = "commit:after-head"
 
 
 NATIVE = (
-    *("copy:", "evict:", "spill:", "segfile:"),
+    *("copy:", "evict:", "spill:", "datafile:", "datadir:"),
     *("block:ticket", "block:passed-on", "recover:mem-tail"),
     *("recfile:", "diskqueue:", "topiclog:", "spilled:", "refill:", "durable:", "tombstone:"),
     *("rest:", "later:", "divide:", "cancel:"),

@@ -114,6 +114,13 @@ def test_sources_lists_every_c_file_of_the_core() -> None:
     assert len(listed) == len(set(listed))
 
 
+def test_setup_names_files_that_there_are() -> None:
+    """A file that is not there is not found wanting: it would be compiled to be fast."""
+    named = re.findall(r'"(native/(?:src|gateway)/[^"]+)"', (ROOT / "setup.py").read_text())
+    assert len(named) > 10
+    fail_if_any([f"setup.py: {name}" for name in named if not (ROOT / name).exists()])
+
+
 # ---- the length of C functions: no parser, but comments, literals and macros do not count ------
 
 COMMENT_OR_LITERAL = re.compile(
@@ -186,8 +193,6 @@ INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 DEFINITION = re.compile(
     r"^(?!static\b|PN_API\b|typedef\b)\w[\w *]*?\b(pn_\w+)\([^;{}]*\)\s*\{", re.MULTILINE
 )
-# Declared with what it ends: what a closed connection needs.
-DECLARED_ELSEWHERE = {"pn_conn_let_go"}
 
 
 def core(*patterns: str) -> dict[Path, str]:
@@ -228,18 +233,15 @@ def test_calls_of_the_core_run_downwards() -> None:
     )
 
 
-def test_functions_are_declared_in_the_header_of_their_file() -> None:
-    offenders = []
-    public = "".join(path.read_text() for path in (ROOT / "native" / "include").glob("*.h"))
-    for path, text in core("*.c").items():
-        header = path.with_suffix(".h")
-        declared = public + (header.read_text() if header.exists() else "")
-        for name in DEFINITION.findall(text):
-            if not re.search(rf"\b{name}\b", declared) and name not in DECLARED_ELSEWHERE:
-                offenders.append(f"{relative(path)}: {name}() is not declared in {header.name}")
-        if re.search(r"^[ \t]*extern\b(?!.*__(start|stop)_)", text, re.MULTILINE):
-            offenders.append(f"{relative(path)} declares something extern; include its header")
-    fail_if_any(offenders)
+def test_files_of_the_core_include_what_they_need() -> None:
+    extern = re.compile(r"^[ \t]*extern\b(?!.*__(start|stop)_)", re.MULTILINE)
+    fail_if_any(
+        [
+            f"{relative(path)} declares something extern; include its header"
+            for path, text in core("*.c").items()
+            if extern.search(text)
+        ]
+    )
 
 
 INLINE = re.compile(r"^static inline [\w *]*?\b(pn_\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
@@ -380,11 +382,12 @@ def test_what_pairs_with_nothing_is_found() -> None:
 
 # ---- what the linker sees: calls without an include, and circles -------------------------------
 
-LANGUAGE = ["-std=gnu11", "-O0", "-w", "-DNDEBUG"]
+LANGUAGE = ["-std=gnu11", "-O0", "-w", "-fPIC", "-DNDEBUG"]
+#: What its object file defines for others, and what it needs of them.
+Symbols = tuple[set[str], set[str]]
 
 
-def symbols_of(objects: Path, source: Path) -> tuple[set[str], set[str]]:
-    """What its object file defines for others, and what it needs of them."""
+def symbols_of(objects: Path, source: Path) -> Symbols:
     target = objects / f"{source.parent.name}-{source.stem}.o"
     folders = ["-I", str(CORE), "-I", str(ROOT / "native" / "include")]
     subprocess.run(["cc", "-c", *LANGUAGE, *folders, str(source), "-o", str(target)], check=True)
@@ -396,12 +399,13 @@ def symbols_of(objects: Path, source: Path) -> tuple[set[str], set[str]]:
     )
 
 
-def uses_of(objects: Path, folder: Path) -> dict[Path, set[Path]]:
+def compiled(objects: Path, folder: Path) -> dict[Path, Symbols]:
     sources = sorted(folder.rglob("*.c"))
     with ThreadPoolExecutor(2) as workers:
-        symbols = dict(
-            zip(sources, workers.map(partial(symbols_of, objects), sources), strict=True)
-        )
+        return dict(zip(sources, workers.map(partial(symbols_of, objects), sources), strict=True))
+
+
+def uses_of(symbols: dict[Path, Symbols]) -> dict[Path, set[Path]]:
     owner = {name: path for path, (defined, _) in symbols.items() for name in defined}
     return {
         path: {owner[name] for name in needed if name in owner and owner[name] != path}
@@ -450,9 +454,41 @@ def circles(uses: dict[Path, set[Path]]) -> list[set[Path]]:
     return [set(circle) for circle in sorted(set(inside.values()) - {frozenset()}, key=sorted)]
 
 
+def undeclared(symbols: dict[Path, Symbols]) -> Iterator[str]:
+    """What a file defines for others, and its own header does not say."""
+    public = "".join(path.read_text() for path in (ROOT / "native" / "include").glob("*.h"))
+    for path, (defined, _) in symbols.items():
+        header = path.with_suffix(".h")
+        declared = public + (header.read_text() if header.exists() else "")
+        for name in sorted(defined):
+            if not re.search(rf"\b{name}\b", declared):
+                yield f"{relative(path)}: {name} is not declared in {header.name}"
+
+
+def unlinked(objects: Path) -> Iterator[str]:
+    """What a folder needs beyond those before it and libc, as the linker says it."""
+    for number, folder in enumerate(FLOORS, 1):
+        linked = [path for name in FLOORS[:number] for path in sorted(objects.glob(f"{name}-*.o"))]
+        command = ["cc", "-shared", "-pthread", "-Wl,--no-undefined", *map(str, linked)]
+        done = subprocess.run(
+            [*command, "-o", str(objects / "floors.so")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        names = set(re.findall(r"undefined reference to [`'](\w+)", done.stderr))
+        yield from (
+            f"{folder}/ needs {name}, which no floor below it has" for name in sorted(names)
+        )
+        if names:
+            return
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.timeout(300)
 def test_objects_of_the_core_need_what_stands_below(tmp_path: Path) -> None:
-    uses = uses_of(tmp_path, CORE)
+    symbols = compiled(tmp_path, CORE)
+    uses = uses_of(symbols)
     assert sum(map(len, uses.values())) > 200
     offenders = [
         f"{relative(path)} stands below {relative(used)}, and calls it"
@@ -471,7 +507,7 @@ def test_objects_of_the_core_need_what_stands_below(tmp_path: Path) -> None:
         if path.parent.name == used.parent.name == "topic"
         and order.index(used.stem) > order.index(path.stem)
     ]
-    fail_if_any(offenders)
+    fail_if_any([*offenders, *undeclared(symbols), *unlinked(tmp_path)])
 
 
 GATEWAY = ROOT / "native" / "gateway"
@@ -495,7 +531,7 @@ def test_the_gateway_knows_the_core_by_its_public_header() -> None:
 
 
 def test_files_of_the_gateway_call_those_before_them(tmp_path: Path) -> None:
-    uses = uses_of(tmp_path, GATEWAY)
+    uses = uses_of(compiled(tmp_path, GATEWAY))
     assert sorted(path.stem for path in uses) == sorted(GATEWAY_ORDER)
     fail_if_any(
         [

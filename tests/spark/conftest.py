@@ -82,34 +82,36 @@ def local() -> LocalEngine:
     return LocalEngine()
 
 
-@pytest.fixture
-def run_native(tmp_path: Path) -> Callable[..., str]:
-    """Compiles a C program together with the log writer, runs it and returns what it prints."""
+@pytest.fixture(scope="session")
+def log_writer(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The compiler, and the log writer as it has compiled it."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("a C compiler")
+    directory = tmp_path_factory.mktemp("log-writer")
+    names = ("files/latency_log", "files/latency_names", "files/latency_room")
+    sources = [f"{NATIVE}/src/{name}.c" for name in (*names, "base/crc32c", "base/os")]
+    subprocess.run(
+        [compiler, "-std=c11", f"-I{NATIVE}/src", "-c", *sources],
+        cwd=directory,
+        check=True,
+    )
+    return [compiler, *map(str, directory.glob("*.o"))]
+
+
+@pytest.fixture
+def run_native(tmp_path: Path, log_writer: list[str]) -> Callable[..., str]:
+    """Compiles a C program, links it with the log writer, runs it and returns what it prints."""
+    source, binary = tmp_path / "program.c", tmp_path / "program"
 
     def run(program: str, *arguments: str) -> str:
-        source, binary = tmp_path / "program.c", tmp_path / "program"
+        compiler, *objects = log_writer
         source.write_text(program)
         subprocess.run(
-            [
-                compiler,
-                "-std=c11",
-                f"-I{NATIVE / 'src'}",
-                "-o",
-                str(binary),
-                str(source),
-                str(NATIVE / "src" / "files" / "latency_log.c"),
-                str(NATIVE / "src" / "files" / "latency_names.c"),
-                str(NATIVE / "src" / "files" / "latency_room.c"),
-                str(NATIVE / "src" / "base" / "crc32c.c"),
-                str(NATIVE / "src" / "base" / "os.c"),
-                "-lpthread",
-            ],
+            [compiler, "-std=c11", f"-I{NATIVE}/src", "-o", binary, source, *objects, "-lpthread"],
             check=True,
         )
-        done = subprocess.run([str(binary), *arguments], check=True, capture_output=True, text=True)
+        done = subprocess.run([binary, *arguments], check=True, capture_output=True, text=True)
         return done.stdout
 
     return run

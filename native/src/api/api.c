@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "backend/backend.h"
 #include "base/os.h"
 #include "commit/bridge.h"
@@ -24,7 +24,7 @@
 #include "recovery/recover_topics.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 #include "topic/attach.h"
 #include "topic/consume.h"
 #include "topic/consumers.h"

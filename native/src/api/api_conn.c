@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "backend/backend.h"
 #include "backend/generation.h"
 #include "base/os.h"
@@ -137,7 +137,7 @@ static void release_slot(pn_conn *conn)
 }
 
 /* Descriptors in reserve; and what does not work here, told by the first of a mapping. */
-static void look_around(pn_conn *conn)
+static void probe_host(pn_conn *conn)
 {
     pthread_mutex_lock(&conn->seg->signal_mutex);
     pn_spare_fill(conn->seg);
@@ -207,7 +207,7 @@ PN_API int pn_connect(pn_engine *engine, const char *database, size_t database_l
         free_conn(conn);
         return rc;
     }
-    look_around(conn);
+    probe_host(conn);
     pn_watch_tell(seg, conn->slot);
     *out = conn;
     return 0;

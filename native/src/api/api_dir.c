@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "base/err.h"
 #include "files/topic_log_replay.h"
 #include "segment/dirlock.h"
@@ -141,12 +141,12 @@ static const struct pn_topiclog_replay replay = {
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-static int64_t size_of(const struct pn_segfile_dir *dir, uint64_t number)
+static int64_t size_of(const struct pn_data_dir *dir, uint64_t number)
 {
-    char path[sizeof dir->path + sizeof dir->prefix + 20];
+    char name[PN_DATA_FILE_NAME], path[sizeof dir->path + sizeof name];
     struct stat st;
-    snprintf(path, sizeof path, "%s/%s%016llx", dir->path, dir->prefix,
-             (unsigned long long) number);
+    pn_data_dir_name(dir, number, name);
+    snprintf(path, sizeof path, "%s/%s", dir->path, name);
     return stat(path, &st) == 0 ? (int64_t) st.st_size : -1;
 }
 
@@ -239,7 +239,7 @@ static int look_at_file(void *arg, uint64_t number)
 
 static int open_spill(struct pn_dir *dir, const char *path, const char *spill, uint64_t instance)
 {
-    struct pn_segfile_dir where = {.instance = instance, .kind = 'd', .read_only = true};
+    struct pn_data_dir where = {.instance = instance, .kind = 'd', .read_only = true};
     if (strlen(path) >= sizeof where.path || strlen(spill) >= sizeof where.prefix)
         return pn_fail(ENAMETOOLONG, "the path %.100s... is too long", path);
     memcpy(where.path, path, strlen(path) + 1);
@@ -278,10 +278,10 @@ PN_API int pn_dir_open(const char *path, const char *spill, uint64_t instance, p
         return rc;
     }
     dir->is_log = spill == NULL;
-    rc = pn_recfile_list(&dir->files.queue.dir, note_number, &n);
+    rc = pn_data_dir_list(&dir->files.queue.dir, note_number, &n);
     if (rc == 0)
         rc = dir->is_log ? read_log(dir, &n)
-                         : pn_recfile_list(&dir->files.queue.dir, look_at_file, dir);
+                         : pn_data_dir_list(&dir->files.queue.dir, look_at_file, dir);
     if (rc == 0 && dir->failed)
         rc = no_memory();
     if (rc != 0) {

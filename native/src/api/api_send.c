@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "backend/generation.h"
 #include "base/crashpoint.h"
 #include "base/os.h"

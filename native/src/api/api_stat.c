@@ -2,7 +2,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "backend/backend.h"
 #include "recovery/check.h"
 #include "segment/lock.h"

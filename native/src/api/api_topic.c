@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "api/api_send.h"
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "commit/async.h"
 #include "commit/cancel_ops.h"
 #include "commit/topic_ops.h"
@@ -22,7 +22,7 @@
 #include "topic/topic.h"
 
 /* Of what is to be on the disk when it returns, if a durable topic wants that. */
-static int enter(pn_conn *conn)
+static int begin_call(pn_conn *conn)
 {
     pn_sync_error = 0;
     pn_calling = conn;
@@ -56,7 +56,7 @@ PN_API int pn_sync_wait(pn_sync *sync)
 PN_API int pn_topic_open(pn_conn *conn, const char *name, size_t len,
                          const pn_topic_options *options, pn_ref *out)
 {
-    int rc = enter(conn);
+    int rc = begin_call(conn);
     return rc != 0 ? rc : done(conn, pn_topics_open(conn, name, len, options, out));
 }
 
@@ -76,7 +76,7 @@ PN_API int pn_topic_channel_open_with(pn_conn *conn, pn_ref topic, const char *n
                                       int64_t max_consumers, const pn_channel_options *options,
                                       pn_ref *out)
 {
-    int rc = enter(conn);
+    int rc = begin_call(conn);
     return rc != 0 ? rc
                    : done(conn, pn_topic_channels_open(conn, topic, name, len, max_consumers,
                                                        options, out));
@@ -84,14 +84,14 @@ PN_API int pn_topic_channel_open_with(pn_conn *conn, pn_ref topic, const char *n
 
 PN_API int pn_topic_configure(pn_conn *conn, pn_ref topic, const pn_topic_options *options)
 {
-    int rc = enter(conn);
+    int rc = begin_call(conn);
     return rc != 0 ? rc : done(conn, pn_topics_configure(conn, topic, options));
 }
 
 PN_API int pn_topic_channel_configure(pn_conn *conn, pn_ref channel,
                                       const pn_channel_options *options)
 {
-    int rc = enter(conn);
+    int rc = begin_call(conn);
     return rc != 0 ? rc : done(conn, pn_topic_channels_configure(conn, channel, options));
 }
 
@@ -104,37 +104,37 @@ PN_API int pn_topic_channel_find(pn_conn *conn, pn_ref topic, const char *name, 
 
 PN_API int pn_topic_pause(pn_conn *conn, pn_ref topic, int paused)
 {
-    int rc = enter(conn);
+    int rc = begin_call(conn);
     return rc != 0 ? rc : done(conn, pn_topics_pause(conn, topic, paused != 0));
 }
 
 PN_API int pn_topic_empty(pn_conn *conn, pn_ref topic)
 {
-    int rc = enter(conn);
+    int rc = begin_call(conn);
     return rc != 0 ? rc : done(conn, pn_topics_empty(conn, topic));
 }
 
 PN_API int pn_topic_delete(pn_conn *conn, pn_ref topic)
 {
-    int rc = enter(conn);
+    int rc = begin_call(conn);
     return rc != 0 ? rc : done(conn, pn_topics_delete(conn, topic));
 }
 
 PN_API int pn_topic_channel_pause(pn_conn *conn, pn_ref channel, int paused)
 {
-    int rc = enter(conn);
+    int rc = begin_call(conn);
     return rc != 0 ? rc : done(conn, pn_topic_channels_pause(conn, channel, paused != 0));
 }
 
 PN_API int pn_topic_channel_empty(pn_conn *conn, pn_ref channel)
 {
-    int rc = enter(conn);
+    int rc = begin_call(conn);
     return rc != 0 ? rc : done(conn, pn_topic_channels_empty(conn, channel));
 }
 
 PN_API int pn_topic_channel_delete(pn_conn *conn, pn_ref channel)
 {
-    int rc = enter(conn);
+    int rc = begin_call(conn);
     return rc != 0 ? rc : done(conn, pn_topic_channels_delete(conn, channel));
 }
 
@@ -142,7 +142,7 @@ PN_API int pn_topic_channel_delete(pn_conn *conn, pn_ref channel)
 
 static int check_open(pn_conn *conn, const pn_txn *txn)
 {
-    int rc = enter(txn != NULL ? txn->conn : conn);
+    int rc = begin_call(txn != NULL ? txn->conn : conn);
     if (rc == 0 && txn != NULL && txn->prepared)
         rc =
             pn_fail(PN_EPREPARED, "the transaction is prepared: only commit and rollback are left");

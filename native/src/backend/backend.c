@@ -32,7 +32,7 @@
 #include "base/os.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 
 #define PN_KEEP_ALIVE_NS 50000000LL /* how often a busy sleeper takes its liveness locks again */
 

@@ -230,7 +230,7 @@ static inline int pn_conn_notice_bit(const struct pn_conn *conn)
                : 0;
 }
 
-/* `what` is it the name of? */
+/* Validates a name; `what` ("channel", ...) appears in the sentence. */
 int pn_check_name(const struct pn_conn *conn, const char *what, const char *name, size_t len);
 int pn_check_channel(const struct pn_conn *conn, const char *channel, size_t len);
 int pn_check_payload(const struct pn_conn *conn, size_t len);

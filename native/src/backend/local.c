@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/grow.h"
 
 enum { KEEP_CHANNELS = 64 }; /* so many need not be given back when none is left */
 
@@ -107,15 +108,7 @@ static int grow_channels(struct pn_local_channels *l)
 /* Room in the list for one more pattern with a number. */
 static int grow_patterns(struct pn_local_channels *l)
 {
-    if (l->pattern_names < l->patterns_cap)
-        return 0;
-    uint32_t cap = l->patterns_cap == 0 ? 8 : 2 * l->patterns_cap;
-    uint32_t *bigger = realloc(l->pattern, cap * sizeof *bigger);
-    if (bigger == NULL)
-        return -ENOMEM;
-    l->pattern = bigger;
-    l->patterns_cap = cap;
-    return 0;
+    return PN_GROW(l->pattern, l->patterns_cap, 8, l->pattern_names + 1);
 }
 
 /* ---- the free numbers: a heap ---------------------------------------------------------------- */
@@ -266,14 +259,8 @@ static void look_at_waiting(struct pn_local_channels *l)
 static struct pn_local_reader *add_reader(struct pn_local_channels *l, pn_batch *b)
 {
     struct pn_batch_life *life = b->life;
-    if (l->nreaders == l->readers_cap) {
-        uint32_t cap = l->readers_cap == 0 ? 1 : 2 * l->readers_cap;
-        struct pn_local_reader *bigger = realloc(l->reader, cap * sizeof *bigger);
-        if (bigger == NULL)
-            return NULL;
-        l->reader = bigger;
-        l->readers_cap = cap;
-    }
+    if (PN_GROW(l->reader, l->readers_cap, 1, l->nreaders + 1) != 0)
+        return NULL;
     if (life == NULL) {
         life = calloc(1, sizeof *life);
         if (life == NULL)
@@ -310,25 +297,13 @@ int pn_local_begin_poll(struct pn_local_channels *l, pn_batch *b)
 
 int pn_local_tell(pn_batch *b, uint32_t number, uint64_t named)
 {
-    if (number >= b->known_cap) {
-        size_t cap = b->known_cap == 0 ? 8 : b->known_cap;
-        while (cap <= number)
-            cap *= 2;
-        uint64_t *known = realloc(b->known, cap * sizeof *known);
-        if (known == NULL)
-            return -ENOMEM;
-        memset(known + b->known_cap, 0, (cap - b->known_cap) * sizeof *known);
-        b->known = known;
-        b->known_cap = cap;
-    }
-    if (b->nrenamed == b->renamed_cap) {
-        size_t cap = b->renamed_cap == 0 ? 8 : 2 * b->renamed_cap;
-        uint32_t *renamed = realloc(b->renamed, cap * sizeof *renamed);
-        if (renamed == NULL)
-            return -ENOMEM;
-        b->renamed = renamed;
-        b->renamed_cap = cap;
-    }
+    size_t before = b->known_cap;
+    if (PN_GROW(b->known, b->known_cap, 8, (size_t) number + 1) != 0)
+        return -ENOMEM;
+    if (before < b->known_cap)
+        memset(b->known + before, 0, (b->known_cap - before) * sizeof *b->known);
+    if (PN_GROW(b->renamed, b->renamed_cap, 8, b->nrenamed + 1) != 0)
+        return -ENOMEM;
     b->known[number] = named;
     b->renamed[b->nrenamed++] = number;
     return 0;

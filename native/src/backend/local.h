@@ -53,15 +53,17 @@ struct pn_local_channels {
     uint32_t *waiting;   /* [nwaiting]: not listened to any more, but a batch may have the number */
     uint32_t nfree, nwaiting;
     uint32_t *pattern; /* [npatterns], with a route, in the order of their LISTENs */
-    uint32_t npatterns, pattern_names, patterns_cap; /* names: with a number; there is room */
-    uint64_t orders;                                 /* counts the LISTENs */
-    uint64_t polls;                                  /* counts them, from 1 */
-    uint64_t oldest;                                 /* the earliest poll that a batch still has */
+    uint32_t npatterns, pattern_names; /* names: with a number */
+    size_t patterns_cap;
+    uint64_t orders; /* counts the LISTENs */
+    uint64_t polls;  /* counts them, from 1 */
+    uint64_t oldest; /* the earliest poll that a batch still has */
     struct pn_local_reader {
         struct pn_batch_life *life;
         uint64_t poll; /* what it has */
     } *reader;         /* [nreaders] */
-    uint32_t nreaders, readers_cap;
+    uint32_t nreaders;
+    size_t readers_cap;
 };
 
 static inline uint32_t pn_local_number(const struct pn_local_channels *l,

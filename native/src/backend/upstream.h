@@ -24,7 +24,7 @@ static inline void pn_heard_changed_locked(struct pn_segment *seg)
         pn_hold_of(seg)->at_end |= PN_TELL_BRIDGES;
 }
 
-/* The slot ceases to be a bridge; it listens to nothing any more.  Lock held. */
+/* Drop the slot's bridge role and its wildcard subscription.  Lock held. */
 void pn_bridge_end_locked(struct pn_segment *seg, uint32_t slot);
 /* `bridges`, counted again.  Lock held. */
 void pn_bridge_count_locked(struct pn_segment *seg);

@@ -32,7 +32,8 @@ static void interest_locked(struct pn_commit *c, uint32_t slot, QueuePosition be
     pn_assert_held(c->conn->seg);
     struct QueueBackendStatus *backend = &c->conn->seg->backend[slot];
     if (__builtin_expect(slot >= c->conn->seg->max_backends, 0)) {
-        pn_segment_poison(c->conn->seg, "backend %u, which is not, listens", slot);
+        pn_segment_poison(c->conn->seg, "the channel table names backend %u, beyond max_backends",
+                          slot);
         return;
     }
     if (backend->announced == c->xid)

@@ -132,7 +132,7 @@ static void plan_copies(struct plan *plan)
 }
 
 /* A tombstone for its record. */
-static int bury(const struct plan *plan, struct pn_pending_op *op, uint32_t kept)
+static int make_tombstone(const struct plan *plan, struct pn_pending_op *op, uint32_t kept)
 {
     struct pn_conn *conn = plan->txn->conn;
     if (kept != 0) {
@@ -212,7 +212,7 @@ static int plan_records(const struct plan *plan, struct pn_deferred_since *since
             return rc;
         if (kept != 0 && rc != 1) /* it is in memory by now, or gone */
             pn_tombstone_free_locked(plan->txn->conn->seg, kept);
-        if (rc == 1 && bury(plan, op, kept) != 0 && !prepared)
+        if (rc == 1 && make_tombstone(plan, op, kept) != 0 && !prepared)
             return -PN_ETOPICFULL;
     }
     return rc;

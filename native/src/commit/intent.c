@@ -4,8 +4,9 @@
 #define _GNU_SOURCE
 #include "commit/intent.h"
 
-#include <errno.h>
 #include <stdlib.h>
+
+#include "base/grow.h"
 
 static int set_intent(struct pn_txn *txn, uint32_t local, enum pn_route route, bool listen)
 {
@@ -17,14 +18,9 @@ static int set_intent(struct pn_txn *txn, uint32_t local, enum pn_route route, b
         txn->intents[c->intent[route]].listen = listen;
         return 0;
     }
-    if (txn->nintents == txn->intents_cap) {
-        size_t cap = txn->intents_cap == 0 ? 8 : 2 * txn->intents_cap;
-        struct pn_intent *bigger = realloc(txn->intents, cap * sizeof *bigger);
-        if (bigger == NULL)
-            return pn_fail(ENOMEM, "out of memory");
-        txn->intents = bigger;
-        txn->intents_cap = cap;
-    }
+    int rc = PN_GROW(txn->intents, txn->intents_cap, 8, txn->nintents + 1);
+    if (rc != 0)
+        return rc;
     c->folded[route] = txn->conn->foldings;
     c->intent[route] = (uint32_t) txn->nintents;
     txn->intents[txn->nintents++] = (struct pn_intent) {

@@ -21,27 +21,13 @@
 #include <string.h>
 
 #include "backend/channel.h"
+#include "base/grow.h"
 #include "base/hash.h"
 #include "queue/queue.h"
 
 #define MIN_HASHABLE_NOTIFIES 16
 
-static int grow(void **array, size_t *cap, size_t need, size_t size)
-{
-    if (need <= *cap)
-        return 0;
-    size_t wanted = *cap < 8 ? 8 : *cap;
-    while (wanted < need)
-        wanted *= 2;
-    void *bigger = realloc(*array, wanted * size);
-    if (bigger == NULL)
-        return pn_fail(ENOMEM, "out of memory");
-    *array = bigger;
-    *cap = wanted;
-    return 0;
-}
-
-#define GROW(p, array, cap, need) grow((void **) &(p)->array, &(p)->cap, need, sizeof *(p)->array)
+#define GROW(p, array, cap, need) PN_GROW((p)->array, (p)->cap, 8, need)
 
 void pn_pending_free(struct pn_pending *p)
 {

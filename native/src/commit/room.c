@@ -226,8 +226,8 @@ static int check_ends(struct pn_segment *seg)
 }
 
 /* -EAGAIN: another process has to, or `wait->topics`. */
-static int make_room(struct pn_conn *conn, const struct append *a, struct pn_room_wait *wait,
-                     int32_t *holder)
+static int make_room_in_queue(struct pn_conn *conn, const struct append *a,
+                              struct pn_room_wait *wait, int32_t *holder)
 {
     struct pn_segment *seg = conn->seg;
     struct AsyncQueueControl *ctl = seg->ctl;
@@ -375,7 +375,7 @@ static int make_room_or_wait(struct pn_conn *conn, const struct append *a,
     }
     uint64_t first = first_ticket(seg->ctl, now);
     bool behind = a->own_reserved == 0 && first != 0 && (wait->ticket == 0 || first < wait->ticket);
-    int rc = make_room(conn, a, wait, &holder);
+    int rc = make_room_in_queue(conn, a, wait, &holder);
     if (rc == -EAGAIN && wait->topics)
         return rc;
     bool last_chance = now >= wait->deadline || holder == (int32_t) conn->slot;
@@ -431,7 +431,7 @@ int pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t 
     if (seg->on_full == PN_FULL_BLOCK)
         return make_room_or_wait(conn, &a, wait);
     int32_t holder;
-    int rc = make_room(conn, &a, wait, &holder);
+    int rc = make_room_in_queue(conn, &a, wait, &holder);
     return rc == -EAGAIN && !wait->topics ? queue_full(conn, holder, false) : rc;
 }
 

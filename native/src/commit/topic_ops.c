@@ -5,7 +5,7 @@
  * 2. Step a, under the lock: messages are staged, in one chain, or written to their topics' files,
  *    as many together as follow one another in one topic (topic/on_disk.h); every answered delivery
  *    must be in flight with the tag that it was handed over with; what a requeue with a delay needs
- *    is lent to it.  `topics_dirty` is set from here on, so that a death before `head` is followed
+ *    is reserved for it.  `topics_dirty` is set from here on, so that a death before `head` is followed
  *    by a rebuild that frees the chain.
  * 3. Step c: an entry that names the chain, one for each answer, with the delivery's state before
  *    and after, one for each cancel.  If no entry is left the transaction did nothing.
@@ -284,11 +284,11 @@ static int plan_answer(struct staging *s, struct pn_pending_op *op, bool prepare
     if (op->outcome == PN_OUTCOME_END)
         return 0;
     bool later = op->delay_ns > 0 && op->answer == PN_ANSWER_REQUEUE;
-    if (later && d->lent == 0) {
+    if (later && d->timed_reserved == 0) {
         if (pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
-            d->lent = 1;
+            d->timed_reserved = 1;
         else if (prepared)
-            later = false; /* a rebuild has taken what was lent: rather at once than not at all */
+            later = false; /* a rebuild has taken what was reserved: rather at once than not at all */
         else
             return pn_fail(PN_ETOPICFULL, "there is no room in topic_memory for a delay");
     }

@@ -3,7 +3,7 @@
  *
  * THE MODEL
  *
- *  1. The queue is the records [read_seq, write_seq) in files (recfile.c) of the numbers
+ *  1. The queue is the records [read_seq, write_seq) in files (record_file.c) of the numbers
  *     [read_file, write_file].  Depth and bytes are differences of counters that the records
  *     carry, too: they cannot drift, and after damage they are what is left, exactly.
  *  2. **The commit point is the store of `current`.**  Every change is made in the other copy
@@ -34,7 +34,7 @@
  *     and go to the file that has the blocks, however long it is.  A file system that cannot
  *     reserve is not asked again before the next file.
  *
- * Why not segfile.c: a page is 8 KiB, a message 200 bytes; a record alone is skipped, not its page.
+ * Why not pages: one is 8 KiB, a message 200 bytes; a record alone is skipped, not its page.
  */
 #define _GNU_SOURCE
 #include "files/diskqueue.h"
@@ -80,7 +80,7 @@ void pn_diskqueue_init(struct pn_diskqueue *q, uint64_t base, uint64_t max_file)
     q->state[0].write_file = base;
 }
 
-int pn_diskqueue_open(struct pn_diskqueue_files *files, const struct pn_segfile_dir *dir,
+int pn_diskqueue_open(struct pn_diskqueue_files *files, const struct pn_data_dir *dir,
                       uint32_t longest)
 {
     memset(files, 0, sizeof *files);
@@ -104,7 +104,7 @@ void pn_diskqueue_close(struct pn_diskqueue_files *files)
 static int remove_until(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t end)
 {
     while (q->first_file < end) {
-        int rc = pn_segfile_remove(&files->dir, q->first_file);
+        int rc = pn_data_dir_remove(&files->dir, q->first_file);
         if (rc != 0)
             return rc;
         PN_CRASH("diskqueue:removed");
@@ -190,8 +190,8 @@ static int begin_file(struct pn_diskqueue *q, struct pn_diskqueue_writing *w)
  * For `size` bytes that add to it, and for those that are owed then.  What is reserved is not asked
  * for again: a tmpfs that has no room for all takes back what the file had there.
  */
-static int make_room(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
-                     const struct pn_diskqueue_state *next, uint64_t size)
+static int reserve_room(struct pn_diskqueue *q, struct pn_diskqueue_files *files,
+                        const struct pn_diskqueue_state *next, uint64_t size)
 {
     const uint64_t at = next->write_at;
     bool known = q->room_file == next->write_file && q->room_end + q->room_owed > at;
@@ -236,14 +236,14 @@ static int write_records(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     const uint64_t file = next->write_file;
     int rc = begin ? begin_file(q, &w) : 0;
     if (rc == 0 && files->owed != NULL && !files->ends)
-        rc = make_room(q, files, next, size);
+        rc = reserve_room(q, files, next, size);
     if (rc == 0 && (rc = pn_diskqueue_write(&w, records, n)) != 0)
         q->room_file = 0; /* what was written is cut off, and what was reserved with it */
     if (rc != 0 && next->write_file != file) { /* a full disk has better uses for it */
         pn_recfile_close(&files->writer);
         char sentence[512];
         snprintf(sentence, sizeof sentence, "%s", pn_error_message());
-        pn_segfile_remove(&files->dir, next->write_file);
+        pn_data_dir_remove(&files->dir, next->write_file);
         pn_fail(-rc, "%s", sentence);
     }
     return rc;
@@ -306,7 +306,7 @@ void pn_diskqueue_unstage(struct pn_diskqueue *q, struct pn_diskqueue_files *fil
     pn_recfile_close(&files->writer);
     q->room_file = 0;
     for (uint64_t file = now->write_file; file++ < spare(q)->write_file;)
-        pn_segfile_remove(&files->dir, file);
+        pn_data_dir_remove(&files->dir, file);
     *spare(q) = *now;
 }
 
@@ -410,7 +410,7 @@ static int next_record(struct pn_diskqueue_files *files, struct pn_recfile_reade
 }
 
 /* After reading: remove what is read, and say in the file how far that is. */
-static void tidy(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
+static void tidy_after_reading(struct pn_diskqueue *q, struct pn_diskqueue_files *files)
 {
     struct pn_diskqueue_state s = *pn_diskqueue_now(q);
     if (s.read_seq == s.write_seq && s.write_at > SHORT_FILE) {
@@ -443,7 +443,7 @@ void pn_diskqueue_forget(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     next.read_seq = cursor->seq;
     next.read_sum = cursor->sum;
     commit(q, &next);
-    tidy(q, files);
+    tidy_after_reading(q, files);
 }
 
 int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint32_t max,
@@ -477,7 +477,7 @@ int64_t pn_diskqueue_get(struct pn_diskqueue *q, struct pn_diskqueue_files *file
     if (moved || taken > 0) {
         char sentence[512];
         snprintf(sentence, sizeof sentence, "%s", pn_error_message());
-        tidy(q, files);
+        tidy_after_reading(q, files);
         if (rc < 0)
             pn_fail(-rc, "%s", sentence);
     }
@@ -574,7 +574,7 @@ int pn_diskqueue_recover(struct pn_diskqueue *q, struct pn_diskqueue_files *file
                          uint64_t max_file)
 {
     struct numbers n = {.base = base};
-    int found = 0, rc = pn_recfile_list(&files->dir, note_number, &n);
+    int found = 0, rc = pn_data_dir_list(&files->dir, note_number, &n);
     pn_diskqueue_init(q, base, max_file);
     if (rc != 0 || n.last == 0)
         return rc;
@@ -584,7 +584,7 @@ int pn_diskqueue_recover(struct pn_diskqueue *q, struct pn_diskqueue_files *file
         found = find_end(files, last, &s);
         /* It was made, and its maker was killed; or nothing in it is whole. */
         if (found == 0 && !files->dir.read_only)
-            rc = pn_segfile_remove(&files->dir, last);
+            rc = pn_data_dir_remove(&files->dir, last);
         if (found < 0 || rc != 0)
             return found < 0 ? found : rc;
     }

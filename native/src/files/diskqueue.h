@@ -16,7 +16,7 @@
 #define PN_DISKQUEUE_H
 
 #include "base/atomic.h"
-#include "files/recfile.h"
+#include "files/record_file.h"
 
 #define PN_DISKQUEUE_FILE (64U << 20) /* bytes in a file, about */
 
@@ -46,7 +46,7 @@ _Static_assert(sizeof(struct pn_diskqueue) == 216, "it is a part of the layout")
 /* What a process has of it. */
 struct pn_diskqueue_writing;
 struct pn_diskqueue_files {
-    struct pn_segfile_dir dir;
+    struct pn_data_dir dir;
     struct pn_recfile writer;
     struct pn_recfile_reader reader, peeker;
     bool unmarked; /* no process will recover() it: save the marks */
@@ -66,7 +66,7 @@ void pn_diskqueue_init(struct pn_diskqueue *q, uint64_t base, uint64_t max_file)
 int pn_diskqueue_recover(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t base,
                          uint64_t max_file);
 
-int pn_diskqueue_open(struct pn_diskqueue_files *files, const struct pn_segfile_dir *dir,
+int pn_diskqueue_open(struct pn_diskqueue_files *files, const struct pn_data_dir *dir,
                       uint32_t longest);
 void pn_diskqueue_close(struct pn_diskqueue_files *files);
 

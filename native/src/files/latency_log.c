@@ -498,7 +498,7 @@ static uint64_t needed(const pn_latlog *log, const struct pn_logname *c)
 }
 
 /* The slow path: a new chunk, a new segment, or no room. */
-static bool make_room(pn_latlog *log, const struct pn_logname *c, uint64_t ts)
+static bool make_room_for_record(pn_latlog *log, const struct pn_logname *c, uint64_t ts)
 {
     int saved_errno = errno, rc = 0;
 
@@ -543,7 +543,7 @@ void pn_latlog_append_words(pn_latlog *log, const struct pn_latwords *words)
     }
     if (channel != 0)
         c = &log->names.at[channel - 1];
-    if (seg->n + needed(log, c) > seg->ready && !make_room(log, c, words->w[0])) {
+    if (seg->n + needed(log, c) > seg->ready && !make_room_for_record(log, c, words->w[0])) {
         drop(log);
         return;
     }

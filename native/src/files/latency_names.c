@@ -28,7 +28,7 @@ static uint32_t *find_slot(const struct pn_lognames *names, uint64_t hash, uint3
 }
 
 /* Makes room for one more in both arrays. */
-static int grow(struct pn_lognames *names)
+static int grow_names(struct pn_lognames *names)
 {
     uint32_t room = names->room == 0 ? 16 : names->room * 2;
     if (names->count < names->room)
@@ -59,7 +59,7 @@ uint32_t pn_lognames_number(struct pn_lognames *names, uint64_t hash, uint32_t d
     uint32_t *slot = names->nslots == 0 ? NULL : find_slot(names, hash, dboid, name, len);
     if (slot != NULL && *slot != 0)
         return *slot;
-    char *copy = grow(names) < 0 ? NULL : malloc(len);
+    char *copy = grow_names(names) < 0 ? NULL : malloc(len);
     if (copy == NULL)
         return 0;
     memcpy(copy, name, len);

@@ -41,12 +41,11 @@
  *     was opened; a file that is opened later learns nothing of an error that another has been
  *     told.  So a sync goes through the open file that its caller has written with
  *     (pn_topiclog_keep()), and has failed, too, if another process's has since then (`failures`).
- *  8. pwrite() and no mapping: recfile.c (6).
+ *  8. pwrite() and no mapping: record_file.c (6).
  */
 #define _GNU_SOURCE
 #include "files/topic_log.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -57,6 +56,7 @@
 #include "base/crashpoint.h"
 #include "base/err.h"
 #include "base/os.h"
+#include "files/data_file.h"
 #include "files/topic_log_replay.h"
 
 enum { GATHERED = 64, GATHERED_BYTES = 64 << 10 };
@@ -73,46 +73,27 @@ struct pn_topiclog_gathered {
 
 /* ---- the directory -------------------------------------------------------------------------- */
 
-static const char hex_digits[] = "0123456789abcdef";
-
-/* log.<16 digits>.<16 digits> */
-static bool parse_name(const char *name, uint64_t *instance)
+/* Of log.<16 digits>.<16 digits>; the first name there ends the search. */
+static int take_instance(void *arg, int dirfd, const char *name, const char *rest)
 {
-    if (strlen(name) != 37 || strncmp(name, "log.", 4) != 0 || name[20] != '.')
-        return false;
-    *instance = 0;
-    for (int i = 4; i < 37; i++) {
-        const char *digit = strchr(hex_digits, name[i]);
-        if (i == 20)
-            continue;
-        if (digit == NULL)
-            return false;
-        if (i < 20)
-            *instance = *instance << 4 | (uint64_t) (digit - hex_digits);
-    }
-    return true;
+    uint64_t instance, number;
+    (void) dirfd;
+    (void) name;
+    if (strlen(rest) != 33 || rest[16] != '.' || !pn_data_dir_digits(rest, &instance) ||
+        !pn_data_dir_digits(rest + 17, &number) || instance == 0)
+        return 0;
+    *(uint64_t *) arg = instance;
+    return 1;
 }
 
 /* The random part of the names of files that are there; if there are none, a new one. */
 static int find_instance(const char *path, uint64_t *instance)
 {
-    int fd = pn_data_dir_open(path);
-    if (fd < 0)
-        return fd;
-    DIR *dir = fdopendir(fd);
-    if (dir == NULL) {
-        int error = errno;
-        close(fd);
-        return pn_data_file_failed(path, "", "read", error);
-    }
     *instance = 0;
-    for (struct dirent *d; *instance == 0 && (d = readdir(dir)) != NULL;)
-        if (!parse_name(d->d_name, instance))
-            *instance = 0;
-    closedir(dir);
-    while (*instance == 0)
+    int rc = pn_data_dir_each(path, "log.", take_instance, instance);
+    while (rc == 0 && *instance == 0)
         *instance = pn_os_random();
-    return 0;
+    return rc < 0 ? rc : 0;
 }
 
 static int at_begin(void *arg, struct pn_diskqueue_writing *w)
@@ -128,7 +109,7 @@ static int at_begin(void *arg, struct pn_diskqueue_writing *w)
     return rc;
 }
 
-static int name_files(struct pn_segfile_dir *dir)
+static int name_files(struct pn_data_dir *dir)
 {
     dir->kind = 'l';
     return snprintf(dir->prefix, sizeof dir->prefix, "log.%016llx.",
@@ -155,7 +136,7 @@ static uint64_t owed(void *arg, uint64_t more, uint64_t *rest)
     return files->source.owed(files->source.arg, more, rest);
 }
 
-static int open_files(struct pn_topiclog_files *files, struct pn_segfile_dir *dir, uint32_t longest)
+static int open_files(struct pn_topiclog_files *files, struct pn_data_dir *dir, uint32_t longest)
 {
     int rc = find_instance(dir->path, &dir->instance);
     if (rc != 0)
@@ -167,7 +148,7 @@ static int open_files(struct pn_topiclog_files *files, struct pn_segfile_dir *di
 
 int pn_topiclog_look(struct pn_topiclog_files *files, const char *path)
 {
-    struct pn_segfile_dir dir = {.kind = 'l', .read_only = true};
+    struct pn_data_dir dir = {.kind = 'l', .read_only = true};
     if (strlen(path) >= sizeof dir.path)
         return pn_fail(ENAMETOOLONG, "the path %.100s... is too long", path);
     memcpy(dir.path, path, strlen(path) + 1);
@@ -177,7 +158,7 @@ int pn_topiclog_look(struct pn_topiclog_files *files, const char *path)
 int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, const char *segment,
                      uint32_t longest, const struct pn_topiclog_source *source)
 {
-    struct pn_segfile_dir dir = {.kind = 'l'};
+    struct pn_data_dir dir = {.kind = 'l'};
     int rc = pn_topiclog_make_dir(data_dir, segment);
     if (rc != 0)
         return rc;
@@ -269,7 +250,7 @@ int pn_topiclog_append(struct pn_topiclog *log, struct pn_topiclog_files *files,
 bool pn_topiclog_is_gone(struct pn_topiclog *log, struct pn_topiclog_files *files)
 {
     const struct pn_diskqueue_state *now = pn_diskqueue_now(&log->queue);
-    const struct pn_segfile_dir *dir = &files->queue.dir;
+    const struct pn_data_dir *dir = &files->queue.dir;
     char path[sizeof dir->path + sizeof dir->prefix + 20];
     struct stat st;
     bool gone = false;
@@ -372,22 +353,22 @@ void pn_topiclog_forget(struct pn_topiclog_kept *kept)
 }
 
 /* That the files are there, and the first time the directory itself. */
-static int sync_dirs(const struct pn_segfile_dir *dir, bool parent)
+static int sync_dirs(const struct pn_data_dir *dir, bool parent)
 {
-    struct pn_segfile_dir above = *dir;
-    int rc = pn_recfile_sync_dir(dir);
+    struct pn_data_dir above = *dir;
+    int rc = pn_data_dir_sync(dir);
     if (rc != 0 || !parent)
         return rc;
     char *slash = strrchr(above.path, '/');
     slash[slash == above.path] = '\0';
-    return pn_recfile_sync_dir(&above);
+    return pn_data_dir_sync(&above);
 }
 
 /* The files from `first` to `last`, and that they are there. */
 static int sync_files(const struct pn_topiclog *log, const struct pn_topiclog_files *files,
                       uint64_t first, uint64_t last, const struct pn_topiclog_kept *kept)
 {
-    struct pn_segfile_dir dir = files->queue.dir;
+    struct pn_data_dir dir = files->queue.dir;
     dir.instance = log->random;
     name_files(&dir);
     bool never = pn_load_relaxed(&log->syncs) == 0;

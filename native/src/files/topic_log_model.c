@@ -19,7 +19,7 @@ int pn_logmodel_no_memory(void)
 }
 
 /* One more element at the end of a vector that grows by doubling; zeroed.  NULL: no memory. */
-static void *grow(void *vector, size_t n, size_t size)
+static void *grow_vector(void *vector, size_t n, size_t size)
 {
     void **base = vector;
     if ((n & (n - 1)) == 0) {
@@ -140,7 +140,7 @@ static int note_topic(struct pn_logmodel *m, const struct pn_log_topic *what, co
             memcmp(m->topic[i].names, names, length) == 0)
             t = &m->topic[i];
     if (t == NULL) {
-        t = grow(&m->topic, m->topics, sizeof *t);
+        t = grow_vector(&m->topic, m->topics, sizeof *t);
         if (t == NULL || (t->names = malloc(length + 1)) == NULL)
             return pn_logmodel_no_memory();
         memcpy(t->names, names, length);
@@ -168,7 +168,7 @@ static int note_channel(struct pn_logmodel *m, const struct pn_log_channel *what
             memcmp(t->channel[i].name, name, what->name_len) == 0)
             c = &t->channel[i];
     if (c == NULL) {
-        c = grow(&t->channel, t->channels, sizeof *c);
+        c = grow_vector(&t->channel, t->channels, sizeof *c);
         if (c == NULL || (c->name = malloc(what->name_len + 1)) == NULL)
             return pn_logmodel_no_memory();
         memcpy(c->name, name, what->name_len);
@@ -188,7 +188,7 @@ static int note_channel(struct pn_logmodel *m, const struct pn_log_channel *what
 
 static int own_it(struct pn_logmodel_topic *t, uint64_t id)
 {
-    uint64_t *last = grow(&t->own, t->owns, sizeof *last);
+    uint64_t *last = grow_vector(&t->own, t->owns, sizeof *last);
     if (last == NULL)
         return pn_logmodel_no_memory();
     *last = id;

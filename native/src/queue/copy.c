@@ -41,7 +41,7 @@
 #define PN_COPY_KEEP (64U * 1024) /* more than that is given back when the files are behind us */
 enum { VOID_COPY = 2 };           /* the bytes have gone since: look again */
 
-static int make_room(struct pn_copy *copy, uint64_t need)
+static int make_room_for_copy(struct pn_copy *copy, uint64_t need)
 {
     copy->start = copy->end = 0;
     if (need <= copy->cap)
@@ -89,7 +89,7 @@ static int copy_ring(struct pn_segment *seg, struct pn_copy *copy, QueuePosition
 {
     QueuePosition end = (at | (PN_QUEUE_PAGE - 1)) + 1;
     end = end < head ? end : head;
-    int rc = make_room(copy, PN_QUEUE_PAGE);
+    int rc = make_room_for_copy(copy, PN_QUEUE_PAGE);
     if (rc != 0)
         return rc;
     copy_words(copy->bytes, pn_ring_at(seg, at), end - at);
@@ -99,7 +99,7 @@ static int copy_ring(struct pn_segment *seg, struct pn_copy *copy, QueuePosition
     uint64_t length = first_length(copy);
     if (length > PN_QUEUE_PAGE && QUEUE_POS_OFFSET(at) == 0 && length % PN_QUEUE_PAGE == 0 &&
         length <= head - at && at % seg->ring_bytes + length <= seg->ring_bytes) {
-        rc = make_room(copy, length);
+        rc = make_room_for_copy(copy, length);
         if (rc != 0)
             return rc;
         copy_words(copy->bytes, pn_ring_at(seg, at), length);
@@ -143,7 +143,7 @@ static QueuePosition whole_entries(const struct pn_copy *copy, QueuePosition at,
 static int read_large(const struct pn_segment *seg, struct pn_copy *copy, QueuePosition at,
                       uint64_t length)
 {
-    int rc = make_room(copy, length);
+    int rc = make_room_for_copy(copy, length);
     for (QueuePosition page = at; rc == 0 && page < at + length;) {
         QueuePosition stop = (page / PN_SPILL_FILE + 1) * PN_SPILL_FILE;
         stop = stop < at + length ? stop : at + length;
@@ -163,7 +163,7 @@ static int read_files(struct pn_segment *seg, struct pn_copy *copy, QueuePositio
     end = end < mem_tail ? end : mem_tail;
     uint32_t n = (uint32_t) (pn_page_up(end - first) / PN_QUEUE_PAGE);
     *lost = first + PN_QUEUE_PAGE;
-    int rc = make_room(copy, n * PN_QUEUE_PAGE);
+    int rc = make_room_for_copy(copy, n * PN_QUEUE_PAGE);
     if (rc != 0)
         return rc;
     rc = pn_spill_read(seg, first, n, copy->bytes);

@@ -3,7 +3,7 @@
  *
  * 1. The queue is [tail, head); the ring holds [mem_tail, head) of it and files the rest, up to
  *    max_queue_pages together.  Positions do not change when a page moves: page p stands in file
- *    p / 32 as its page p % 32, in the directory that the segment's creator named (segfile.c).
+ *    p / 32 as its page p % 32, in the directory that the segment's creator named (page_file.h).
  * 2. A notifier that needs room in the ring moves the oldest pages to a file itself, under the
  *    lock, a file's worth at a time:
  *
@@ -57,7 +57,7 @@
 #include "queue/queue.h"
 #include "segment/lock.h"
 
-_Static_assert(PN_SEGFILE_PAGE == PN_QUEUE_PAGE, "a page of the ring is one of a file");
+_Static_assert(PN_FILE_PAGE_SIZE == PN_QUEUE_PAGE, "a page of the ring is one of a file");
 
 /* Of a page: does an entry begin with its first byte?  0 is what a page that is not there has. */
 enum { TAG_ENTRY = 1, TAG_INSIDE = 2 };
@@ -67,9 +67,9 @@ enum {
     PN_SPILL_LAST = 16      /* and in one hold: there is one, but after a failure or a death */
 };
 
-static int directory_of(const struct pn_segment *seg, struct pn_segfile_dir *dir)
+static int directory_of(const struct pn_segment *seg, struct pn_data_dir *dir)
 {
-    return pn_segfile_open_dir(dir, seg->data_dir, seg->uid, seg->name, seg->instance, 'q');
+    return pn_data_dir_init(dir, seg->data_dir, seg->uid, seg->name, seg->instance, 'q');
 }
 
 /* ---- writing ------------------------------------------------------------------------------ */
@@ -98,11 +98,11 @@ static int end_of_move(struct pn_segment *seg, QueuePosition mem_tail, QueuePosi
  * Pages [from, to), which are of one file.  *large: how many bytes of an entry that began on an
  * earlier page are still to come; what comes before `begin` is not ours to look at.
  */
-static int write_pages(const struct pn_segment *seg, const struct pn_segfile_dir *dir,
+static int write_pages(const struct pn_segment *seg, const struct pn_data_dir *dir,
                        QueuePosition begin, QueuePosition from, QueuePosition to, uint64_t *large)
 {
-    const void *pages[PN_SEGFILE_PAGES];
-    uint32_t tags[PN_SEGFILE_PAGES], n = 0;
+    const void *pages[PN_FILE_PAGES];
+    uint32_t tags[PN_FILE_PAGES], n = 0;
     for (QueuePosition at = from; at < to; at += PN_QUEUE_PAGE, n++) {
         const AsyncQueueEntry *qe = (const void *) pn_ring_at(seg, at);
         pages[n] = qe;
@@ -112,11 +112,11 @@ static int write_pages(const struct pn_segment *seg, const struct pn_segfile_dir
         *large -= *large < PN_QUEUE_PAGE ? *large : PN_QUEUE_PAGE;
     }
     uint32_t first = (uint32_t) (from % PN_SPILL_FILE / PN_QUEUE_PAGE);
-    return pn_segfile_write(dir, from / PN_SPILL_FILE, first, pages, tags, n);
+    return pn_pages_write(dir, from / PN_SPILL_FILE, first, pages, tags, n);
 }
 
-static int move_locked(struct pn_segment *seg, const struct pn_segfile_dir *dir,
-                       QueuePosition begin, QueuePosition end)
+static int move_locked(struct pn_segment *seg, const struct pn_data_dir *dir, QueuePosition begin,
+                       QueuePosition end)
 {
     pn_assert_held(seg);
     struct AsyncQueueControl *ctl = seg->ctl;
@@ -150,7 +150,7 @@ static int move_locked(struct pn_segment *seg, const struct pn_segfile_dir *dir,
 int pn_spill_locked(struct pn_segment *seg, QueuePosition end)
 {
     pn_assert_held(seg);
-    struct pn_segfile_dir dir;
+    struct pn_data_dir dir;
     int rc = directory_of(seg, &dir);
     while (rc == 0) {
         QueuePosition begin = pn_load_relaxed(&seg->ctl->mem_tail);
@@ -179,11 +179,11 @@ static void remove_last_locked(struct pn_segment *seg, uint64_t first)
 {
     pn_assert_held(seg);
     struct AsyncQueueControl *ctl = seg->ctl;
-    struct pn_segfile_dir dir;
+    struct pn_data_dir dir;
     if (first >= ctl->end_file || directory_of(seg, &dir) != 0)
         return; /* the directory is away; so are the files, or they are removed when it is back */
     for (int i = 0; i < PN_SPILL_LAST && first < ctl->end_file; i++) {
-        if (pn_segfile_remove(&dir, ctl->end_file - 1) != 0)
+        if (pn_data_dir_remove(&dir, ctl->end_file - 1) != 0)
             return;
         PN_CRASH("spill:removed-last");
         ctl->end_file--;
@@ -214,7 +214,7 @@ static void raise_to(pn_atomic_u64 *word, uint64_t value)
 void pn_spill_remove(struct pn_segment *seg, uint64_t end)
 {
     pn_atomic_u64 *first = &seg->ctl->first_file;
-    struct pn_segfile_dir dir;
+    struct pn_data_dir dir;
     char sentence[512]; /* of what the call has to say, which does not fail by a file that stays */
     snprintf(sentence, sizeof sentence, "%s", pn_error_message());
     PN_CRASH("spill:released");
@@ -224,7 +224,7 @@ void pn_spill_remove(struct pn_segment *seg, uint64_t end)
         if (number >= end)
             break;
         pn_invariant(seg, "I14", (number + 1) * PN_SPILL_FILE <= pn_load_relaxed(&seg->ctl->tail));
-        rc = pn_segfile_remove(&dir, number);
+        rc = pn_data_dir_remove(&dir, number);
         PN_CRASH("spill:removed");
         if (rc == 0)
             raise_to(first, number + 1);
@@ -235,54 +235,40 @@ void pn_spill_remove(struct pn_segment *seg, uint64_t end)
 
 void pn_spill_remove_all(struct pn_segment *seg)
 {
-    struct pn_segfile_dir dir;
+    struct pn_data_dir dir;
     if (seg->spills && directory_of(seg, &dir) == 0)
-        pn_segfile_remove_own(&dir); /* by their names: numbers in the segment may be anything */
+        pn_data_dir_remove_own(&dir); /* by their names: numbers in the segment may be anything */
 }
 
 /* ---- reading ------------------------------------------------------------------------------ */
 
-/* The file is opened each time, which costs little beside 32 pages: no descriptor is kept. */
 int pn_spill_read(const struct pn_segment *seg, QueuePosition page, uint32_t n, void *out)
 {
-    struct pn_segfile_dir dir;
-    uint32_t first = (uint32_t) (page % PN_SPILL_FILE / PN_QUEUE_PAGE);
+    struct pn_data_dir dir;
     int rc = directory_of(seg, &dir);
-    if (rc != 0)
-        return rc;
-    rc = -EBADF;
-    /* -EBADF: it was removed, and perhaps made again, between the two calls */
-    for (int tries = 0; tries < 3 && rc == -EBADF; tries++) {
-        int fd = pn_segfile_open_read(&dir, page / PN_SPILL_FILE);
-        if (fd < 0)
-            return fd;
-        rc = pn_segfile_read(fd, page / PN_SPILL_FILE, first, n, out);
-        close(fd);
-    }
-    return rc == -EBADF ? -EBADMSG : rc;
+    dir.read_only = true;
+    return rc != 0 ? rc
+                   : pn_pages_read(&dir, page / PN_SPILL_FILE,
+                                   (uint32_t) (page % PN_SPILL_FILE / PN_QUEUE_PAGE), n, out);
 }
 
 QueuePosition pn_spill_boundary(const struct pn_segment *seg, QueuePosition pos,
                                 QueuePosition mem_tail)
 {
-    struct pn_segfile_dir dir;
-    uint32_t tags[PN_SEGFILE_PAGES];
+    struct pn_data_dir dir;
     pos = pn_page_up(pos);
     if (pos < mem_tail && mem_tail - pos > seg->capacity)
         return mem_tail; /* I1: files below that are away, or mem_tail was overwritten */
-    int rc = directory_of(seg, &dir);
-    while (rc == 0 && pos < mem_tail) {
-        QueuePosition stop = (pos / PN_SPILL_FILE + 1) * PN_SPILL_FILE;
-        int fd = pn_segfile_open_read(&dir, pos / PN_SPILL_FILE);
-        if (fd >= 0 && pn_segfile_tags(fd, tags) == 0)
-            for (; pos < stop && pos < mem_tail; pos += PN_QUEUE_PAGE)
-                if (tags[pos % PN_SPILL_FILE / PN_QUEUE_PAGE] == TAG_ENTRY) {
-                    close(fd);
-                    return pos;
-                }
-        if (fd >= 0)
-            close(fd);
-        pos = stop;
+    if (directory_of(seg, &dir) != 0)
+        return mem_tail;
+    dir.read_only = true;
+    while (pos < mem_tail) {
+        uint64_t number = pos / PN_SPILL_FILE;
+        int page = pn_pages_find(&dir, number, (uint32_t) (pos % PN_SPILL_FILE / PN_QUEUE_PAGE),
+                                 TAG_ENTRY);
+        pos = number * PN_SPILL_FILE + (page < 0 ? PN_FILE_PAGES : (uint64_t) page) * PN_QUEUE_PAGE;
+        if (page >= 0 && page < (int) PN_FILE_PAGES)
+            break;
     }
-    return mem_tail;
+    return pos < mem_tail ? pos : mem_tail;
 }

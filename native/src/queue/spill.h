@@ -4,10 +4,10 @@
 #ifndef PN_SPILL_H
 #define PN_SPILL_H
 
-#include "files/segfile.h"
+#include "files/page_file.h"
 #include "segment/segment.h"
 
-#define PN_SPILL_FILE ((uint64_t) PN_SEGFILE_PAGES * PN_QUEUE_PAGE) /* bytes of queue in a file */
+#define PN_SPILL_FILE ((uint64_t) PN_FILE_PAGES * PN_QUEUE_PAGE) /* bytes of queue in a file */
 
 /*
  * Write the oldest pages of the ring to files until the ring has room up to `end`.  0;

@@ -23,10 +23,13 @@
 
 #include "backend/generation.h"
 #include "base/glob.h"
+#include "base/grow.h"
 #include "base/hash.h"
 #include "queue/copy.h"
 #include "queue/queue.h"
 #include "wakeup/procsignal.h"
+
+enum { BYTES_FIRST = 16384 }; /* of payloads, and of headers */
 
 /* As pn_local_find(), with what a queue entry has: the low half of the hash. */
 static struct pn_local_channel *find_low(struct pn_conn *conn, uint32_t hash, const char *name,
@@ -83,19 +86,6 @@ static int put_pattern(pn_batch *b, int32_t pattern)
     return 0;
 }
 
-static int grow_bytes(uint8_t **bytes, size_t *room, size_t need)
-{
-    size_t cap = *room == 0 ? 16384 : *room;
-    while (cap < need)
-        cap *= 2;
-    uint8_t *bigger = realloc(*bytes, cap);
-    if (bigger == NULL)
-        return -ENOMEM;
-    *bytes = bigger;
-    *room = cap;
-    return 0;
-}
-
 /* Likewise from the first message on that has headers. */
 static int put_headers(pn_batch *b, const char *headers, uint32_t len)
 {
@@ -109,7 +99,7 @@ static int put_headers(pn_batch *b, const char *headers, uint32_t len)
     if (b->with_headers == 0)
         memset(b->headers_offset, 0, (b->n + 1) * sizeof *b->headers_offset);
     size_t used = b->headers_offset[b->n];
-    if (used + len > b->headers_cap && grow_bytes(&b->headers, &b->headers_cap, used + len) != 0)
+    if (PN_GROW(b->headers, b->headers_cap, BYTES_FIRST, used + len) != 0)
         return -ENOMEM;
     if (len > 0)
         memcpy(b->headers + used, headers, len);
@@ -121,14 +111,8 @@ static int put_headers(pn_batch *b, const char *headers, uint32_t len)
 /* For the log only: the chan_seq of each message of the batch. */
 static int keep_chan_seq(struct pn_conn *conn, size_t i, uint64_t chan_seq)
 {
-    if (i >= conn->chan_seqs_cap) {
-        size_t cap = conn->chan_seqs_cap == 0 ? 64 : 2 * conn->chan_seqs_cap;
-        uint64_t *bigger = realloc(conn->chan_seqs, cap * sizeof *bigger);
-        if (bigger == NULL)
-            return -ENOMEM;
-        conn->chan_seqs = bigger;
-        conn->chan_seqs_cap = cap;
-    }
+    if (PN_GROW(conn->chan_seqs, conn->chan_seqs_cap, 64, i + 1) != 0)
+        return -ENOMEM;
     conn->chan_seqs[i] = chan_seq;
     return 0;
 }
@@ -170,8 +154,8 @@ static inline int take_entry(struct pn_conn *conn, pn_batch *b, const AsyncQueue
     size_t rare = b->by_pattern | b->with_headers | headers_len;
     if (rc == 0 && __builtin_expect(rare != 0 || owed->pattern >= 0, 0))
         rc = put_rare(conn, b, qe, headers_len, extent, owed->pattern);
-    if (rc == 0 && used + len > b->data_cap)
-        rc = grow_bytes(&b->data, &b->data_cap, used + len);
+    if (rc == 0)
+        rc = PN_GROW(b->data, b->data_cap, BYTES_FIRST, used + len);
     if (rc == 0 && conn->log != NULL)
         rc = keep_chan_seq(conn, i, owed->by_channel ? qe->chan_seq : 0);
     if (rc != 0)

@@ -161,7 +161,7 @@ static int read_piece(struct pn_conn *conn, pn_batch *batch, uint64_t max, Queue
 }
 
 /* One look at the queue, as read_piece().  *until: where it ends; 0 before the first. */
-static int look(struct pn_conn *conn, pn_batch *batch, uint64_t max, QueuePosition *until)
+static int read_once(struct pn_conn *conn, pn_batch *batch, uint64_t max, QueuePosition *until)
 {
     QueuePosition stood = pn_load_acquire(&conn->me->pos), pos = stood;
     if ((pos & PN_ASLEEP) != 0)
@@ -203,7 +203,7 @@ static bool read_available(struct pn_conn *conn, pn_batch *batch, uint64_t max, 
         rc = failed != 0 ? failed : 1;
     }
     while (rc > 0 && pn_wake_self(conn))
-        rc = look(conn, batch, max, &until);
+        rc = read_once(conn, batch, max, &until);
     *error = rc < 0 && !has_some(batch) ? rc : 0; /* the next call comes to it again */
     return rc < 0 || has_some(batch);
 }

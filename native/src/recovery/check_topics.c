@@ -20,7 +20,7 @@
 
 /* What was counted of a channel. */
 struct seen {
-    uint32_t ready, deferred, in_flight, held, staged, lent;
+    uint32_t ready, deferred, in_flight, held, staged, timed_reserved;
     uint64_t bytes;
 };
 
@@ -70,7 +70,7 @@ static void check_delivery(struct check *k, uint32_t ref)
     const struct pn_message *m = pn_message_at(seg, d->message);
     uint16_t life = pn_load_relaxed(&m->state);
     struct seen *seen = &k->seen[d->channel];
-    seen->lent += d->lent;
+    seen->timed_reserved += d->timed_reserved;
     seen->bytes += pn_message_cost(m);
     if (pn_arena_owner_of(&seg->topics.arena, ref) != m->topic)
         report(k, "I26: delivery %u does not lie in a page of topic %u", ref, m->topic);
@@ -170,9 +170,9 @@ static void check_ready(struct check *k, uint32_t index)
     if (seen->bytes != ch->bytes)
         report(k, "I23: channel %u has %llu bytes in memory, says %llu", index,
                (unsigned long long) seen->bytes, (unsigned long long) ch->bytes);
-    if (seen->lent != ch->timed.reserved)
-        report(k, "I23: channel %u has lent %u entries of its timed set, %u are reserved", index,
-               seen->lent, ch->timed.reserved);
+    if (seen->timed_reserved != ch->timed.reserved)
+        report(k, "I23: deliveries of channel %u have %u reserved entries, its timed set %u", index,
+               seen->timed_reserved, ch->timed.reserved);
 }
 
 static uint32_t check_flights(struct check *k, uint32_t ci)

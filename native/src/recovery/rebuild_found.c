@@ -150,7 +150,7 @@ static void deliveries_of_page(struct pn_rebuild_step *s)
     PN_EACH_CELL_HERE(s, PN_PAGE_DELIVERY, ref)
     {
         struct pn_delivery *d = pn_delivery_at(s->seg, (uint32_t) ref);
-        d->timed = d->lent = 0;
+        d->timed = d->timed_reserved = 0;
         if (!exists(s->seg, d)) {
             free_word(d);
             continue;

@@ -68,7 +68,7 @@ static int lend(struct pn_segment *seg, struct pn_topic_channel *ch, struct pn_d
         return 0;
     if (!pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
         return no_room(seg);
-    d->lent = 1;
+    d->timed_reserved = 1;
     return 0;
 }
 

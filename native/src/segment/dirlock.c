@@ -37,7 +37,8 @@
 #include "base/crashpoint.h"
 #include "base/crc32c.h"
 #include "base/os.h"
-#include "files/datafile.h"
+#include "files/data_dir.h"
+#include "files/data_file.h"
 
 #define OWNER_MAGIC 0x314b434f4c4e5950ULL /* "PYNLOCK1" read as little-endian */
 
@@ -89,7 +90,8 @@ static struct owner ours(const struct pn_segment *seg)
 
 static int read_owner(int fd, struct owner *o)
 {
-    int rc = pn_data_file_read(fd, o, sizeof *o, 0);
+    struct iovec one = {.iov_base = o, .iov_len = sizeof *o};
+    int rc = pn_data_file_read(fd, &one, 1, 0);
     if (rc != 0 && rc != -ENODATA)
         return rc;
     if (rc != 0 || o->magic != OWNER_MAGIC ||
@@ -138,7 +140,7 @@ static int refuse(const struct pn_segment *seg, const struct owner *o, bool star
 /* ---- taking it ------------------------------------------------------------------------------- */
 
 /* With byte 0.  The file's record is ours afterwards, and our byte locked. */
-static int enter(struct pn_segment *seg, int fd, bool start)
+static int enter_directory(struct pn_segment *seg, int fd, bool start)
 {
     struct owner o, me = ours(seg);
     struct iovec one = {.iov_base = &me, .iov_len = sizeof me};
@@ -205,7 +207,7 @@ int pn_dirlock_take(struct pn_segment *seg, bool start)
         return fd;
     int rc = pass_gate(seg, fd);
     if (rc == 0) {
-        rc = enter(seg, fd, start);
+        rc = enter_directory(seg, fd, start);
         lock_byte(fd, GATE, F_UNLCK);
     }
     if (rc != 0) {

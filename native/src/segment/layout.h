@@ -9,7 +9,7 @@
  *                                              a bit a slot
  *                     struct QueueBackendStatus backend[max_backends]
  *                     u64 lock_ino[]           inode of each liveness lock file, 0: not yet made
- *                     u64 lock_number[]        the number in its name, 0: its own (lockfile.c)
+ *                     u64 lock_number[]        the number in its name, 0: its own (liveness_files.c)
  *                     struct pn_database       database[max_databases]
  *                     u32 bucket[]             heads of the channel table's chains
  *                     GlobalChannelEntry       channel[max_channels], each with its bitmap
@@ -64,7 +64,7 @@
 #include <pynotify.h>
 
 #define PN_MAGIC           0x31594649544f4e50ULL /* "PNOTIFY1" read as little-endian */
-#define PN_LAYOUT_VERSION  26U
+#define PN_LAYOUT_VERSION  27U
 #define PN_CACHE_LINE      64U
 #define PN_OS_PAGE         4096U
 #define PN_QUEUE_PAGE_BITS 13U

@@ -144,8 +144,9 @@ struct pn_delivery {
     uint32_t of_message; /* the next delivery of the message; derived, but for STAGED */
     uint32_t timed;      /* place in the channel's timed set, + 1; 0: not in it; derived */
     uint32_t claim;      /* number of this claim of its consumer's; truth while it is in flight */
-    uint16_t lent;       /* entries of the channel's timed set that are reserved for it; derived */
-    uint16_t holder;     /* HELD: the slot of the prepared transaction; truth */
+    uint16_t
+        timed_reserved; /* entries of the channel's timed set that are reserved for it; derived */
+    uint16_t holder;    /* HELD: the slot of the prepared transaction; truth */
 };
 _Static_assert(sizeof(struct pn_delivery) == PN_DELIVERY_CELL, "one cache line");
 _Static_assert(offsetof(struct pn_delivery, timed) == PN_TIMED_OFFSET, "timedset.c");

@@ -33,7 +33,7 @@
 
 #include "base/crashpoint.h"
 #include "base/os.h"
-#include "files/datafile.h"
+#include "files/data_file.h"
 #include "segment/turn.h"
 
 enum { SPINS = 200 };
@@ -118,7 +118,7 @@ struct waiting {
     const char *what;  /* the call */
 };
 
-static int leave(const struct waiting *w, int64_t deadline)
+static int leave_wait(const struct waiting *w, int64_t deadline)
 {
     left.whose = w->whose;
     left.what = w->what;
@@ -292,7 +292,7 @@ static int lock_slowly(struct pn_segment *seg, struct pn_hold *hold, int64_t tim
     pn_turn_end(&turn);
     if (rc != ETIMEDOUT)
         return rc < 0 ? rc : finish(seg, hold, rc);
-    return end_at >= deadline ? timed_out(seg, PN_ELOCK) : leave(waiting, deadline);
+    return end_at >= deadline ? timed_out(seg, PN_ELOCK) : leave_wait(waiting, deadline);
 }
 
 int pn_lock_acquire(struct pn_segment *seg, struct pn_hold *hold, int64_t timeout_ns)
@@ -371,9 +371,9 @@ static int lock_topics(struct pn_segment *seg, struct pn_hold *hold, int64_t tim
         if (now >= deadline)
             return closed_for_long(seg, PN_ELOCK);
         if (waiting != NULL && pn_interruptible && now >= back_at)
-            return leave(waiting, is_short                   ? deadline
-                                  : limit == PN_LOCK_FOREVER ? INT64_MAX
-                                                             : now + limit);
+            return leave_wait(waiting, is_short                   ? deadline
+                                       : limit == PN_LOCK_FOREVER ? INT64_MAX
+                                                                  : now + limit);
         if (is_short)
             timeout_ns = deadline - now; /* of the next time that the lock is waited for */
         pn_lock_stand_back(step_ns);
@@ -440,7 +440,7 @@ static int wait_to_open(struct pn_segment *seg, int *rc)
         if (now >= deadline)
             return already_opening(seg, PN_ELOCK);
         if (now >= back_at)
-            return leave(&waiting, deadline);
+            return leave_wait(&waiting, deadline);
         *rc = pn_os_lock_until(&seg->lock->opening, until < back_at ? until : back_at);
     }
     return 0;

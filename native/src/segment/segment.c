@@ -35,9 +35,9 @@
 #include "base/crashpoint.h"
 #include "base/hash.h"
 #include "base/os.h"
-#include "files/segfile.h"
+#include "files/data_dir.h"
 #include "segment/identity.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 #include "segment/process.h"
 
 struct pn_segment_hooks pn_segment_hooks;
@@ -333,7 +333,7 @@ static int resolve_data_dir(const char *path, char resolved[PN_DATA_DIR_SIZE])
     char *real = realpath(path, NULL);
     if (real == NULL)
         return pn_fail(errno, "could not find the data directory %s: %s", path, strerror(errno));
-    int rc = pn_segfile_check_dir(real);
+    int rc = pn_data_dir_check(real);
     if (rc == 0)
         memcpy(resolved, real, strlen(real) + 1); /* checked to be short enough */
     free(real);
@@ -425,7 +425,7 @@ int pn_segment_create(const char *name, const pn_options *opts)
     }
     if (rc == 0 &&
         h.data_dir[0] != '\0') /* the segment that had the name before us has it no more */
-        pn_segfile_remove_all(h.data_dir, h.uid, name, h.instance);
+        pn_data_dir_remove_all(h.data_dir, h.uid, name, h.instance);
     close(fd);
     return rc;
 }

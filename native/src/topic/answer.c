@@ -124,11 +124,11 @@ static int go_back(struct pn_segment *seg, uint32_t ref, int answer, int64_t del
         pn_delivery_back_locked(seg, ref, PN_BACK_HEAD, 0, attempts > 0 ? attempts - 1 : 0);
         return 0;
     }
-    if (delay > 0 && d->lent == 0) {
+    if (delay > 0 && d->timed_reserved == 0) {
         if (!pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
             return pn_fail(PN_ETOPICFULL, "there is no room in topic_memory for a delay\n"
                                           "Requeue without one.");
-        d->lent = 1;
+        d->timed_reserved = 1;
     }
     pn_answer_count_locked(seg, ref, answer, PN_OUTCOME_BACK, now);
     pn_delivery_back_locked(seg, ref, delay > 0 ? PN_BACK_LATER : PN_BACK_TAIL, now + delay,

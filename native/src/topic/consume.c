@@ -38,6 +38,7 @@
 
 #include "backend/backend.h"
 #include "base/crashpoint.h"
+#include "base/grow.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "topic/area.h"
@@ -161,21 +162,6 @@ void pn_consumers_woken(struct pn_conn *conn, bool all)
 
 /* ---- what is ahead --------------------------------------------------------------------------- */
 
-static int grow(struct pn_consumer *c, size_t need)
-{
-    if (need <= c->cap)
-        return 0;
-    size_t cap = c->cap == 0 ? 1024 : c->cap;
-    while (cap < need)
-        cap *= 2;
-    uint8_t *bigger = realloc(c->buf, cap);
-    if (bigger == NULL)
-        return pn_fail(ENOMEM, "out of memory");
-    c->buf = bigger;
-    c->cap = cap;
-    return 0;
-}
-
 /*
  * The arena cannot be followed while it is rebuilt (rebuild_topics.c), though nothing of the
  * message changes.  When topics are open again it can, or it is broken indeed.  1, 0 as in
@@ -223,7 +209,7 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
         return 0;
     uint64_t bytes = length.both;
     int rc = bytes <= seg->topics.memory
-                 ? grow(c, bytes)
+                 ? PN_GROW(c->buf, c->cap, 1024, bytes)
                  : pn_segment_poison(seg, "message %u is longer than all memory of topics", at);
     if (rc != 0)
         return rc;

@@ -38,13 +38,10 @@ struct pn_consumer {
     _Atomic(struct pn_consumer *) next; /* of the connection's */
 };
 
-/* What stands for every consumer that was closed: all calls on it return -PN_ECLOSED. */
-extern struct pn_consumer pn_consumer_that_is_closed;
-
 int pn_consume_get(struct pn_consumer *consumer, int64_t timeout_ns, pn_message_out *out);
 int pn_consume_fileno(struct pn_consumer *consumer);
 struct pn_conn *pn_consume_conn(const struct pn_consumer *consumer);
-/* Is the consumer ours still, and its channel there?  Lock held. */
+/* 0 if this consumer still owns its slot and its channel exists; else an error.  Lock held. */
 int pn_consume_check_channel(struct pn_consumer *c, struct pn_topic_channel **ch);
 /* Make its latch readable.  Async-signal-safe. */
 void pn_consume_set_latch(struct pn_consumer *c);
@@ -59,7 +56,8 @@ bool pn_consumers_watch(struct pn_conn *conn, int watched);
  * notified; `all`: that they are to look in any case.  Async-signal-safe. */
 void pn_consumers_woken(struct pn_conn *conn, bool all);
 
-/* What the caller has not seen goes back.  Lock and `mutex` held. */
+/* Requeue prefetched deliveries that the program was not given, without counting an attempt.  Lock
+ * and `mutex` held. */
 void pn_consume_give_back_locked(struct pn_consumer *c);
 
 #endif

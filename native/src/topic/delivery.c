@@ -12,7 +12,7 @@
  *        HELD       answered by a prepared transaction: in no list, and never times out
  *
  * 2. A message with a time to live has an entry in the timed set while it is READY or DEFERRED.
- *    While it is in flight it does not expire, but its entry is lent to it, so that it can go back
+ *    While it is in flight it does not expire, but its entry is reserved for it, so that it can go back
  *    whatever happens to the memory meanwhile.
  * 3. A claim takes the first of the ready list; a sampling consumer the first that it samples,
  *    which is decided by a hash of the message and the consumer, so that it is decided once.  What
@@ -175,8 +175,8 @@ static void timed_add(struct pn_segment *seg, struct pn_topic_channel *ch, uint3
     const struct pn_message *m = pn_message_at(seg, d->message);
     pn_timedset_add_locked(arena(seg), &ch->timed,
                            (struct pn_timed) {.due = due, .ref = ref, .low = (uint32_t) m->id});
-    if (d->lent > 0)
-        d->lent--;
+    if (d->timed_reserved > 0)
+        d->timed_reserved--;
 }
 
 static void timed_lend(struct pn_segment *seg, struct pn_topic_channel *ch, uint32_t ref)
@@ -185,15 +185,15 @@ static void timed_lend(struct pn_segment *seg, struct pn_topic_channel *ch, uint
     if (d->timed == 0)
         return;
     pn_timedset_lend_locked(arena(seg), &ch->timed, ref);
-    d->lent++;
+    d->timed_reserved++;
 }
 
 static void timed_give_back(struct pn_segment *seg, struct pn_topic_channel *ch,
                             struct pn_delivery *d)
 {
-    if (d->lent != 0)
-        pn_timedset_unreserve_locked(arena(seg), &ch->timed, d->lent);
-    d->lent = 0;
+    if (d->timed_reserved != 0)
+        pn_timedset_unreserve_locked(arena(seg), &ch->timed, d->timed_reserved);
+    d->timed_reserved = 0;
 }
 
 void pn_delivery_enqueue_locked(struct pn_segment *seg, uint32_t ref)
@@ -215,7 +215,7 @@ void pn_delivery_enqueue_locked(struct pn_segment *seg, uint32_t ref)
     timed_give_back(seg, ch, d);
 }
 
-/* Out of whatever list it stands in; an entry of the timed set is lent to it. */
+/* Out of whatever list it stands in; an entry of the timed set is reserved for it. */
 static void take_out(struct pn_segment *seg, uint32_t ref, uint64_t was)
 {
     struct pn_delivery *d = pn_delivery_at(seg, ref);
@@ -393,7 +393,7 @@ void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref)
 /* The store of `channel` is what counts: a backlog does not look at the kind, and a delivery that
  * dies here with a larger order has moved to the backlog's end, no more. */
 void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref, struct pn_topic_channel *to,
-                                  int64_t now, bool lent)
+                                  int64_t now, bool timed_reserved)
 {
     pn_assert_topics_held(seg);
     struct pn_delivery *d = pn_delivery_at(seg, ref);
@@ -414,7 +414,7 @@ void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref, struct p
     pn_compiler_fence();
     PN_CRASH("topic:pumped");
     pn_durable_note_fanned_out_locked(seg, pn_message_at(seg, d->message));
-    d->lent = lent;
+    d->timed_reserved = timed_reserved;
     pn_delivery_enqueue_locked(seg, ref);
 }
 

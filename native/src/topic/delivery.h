@@ -22,7 +22,7 @@ uint32_t pn_delivery_claim_locked(struct pn_segment *seg, uint32_t ci, int64_t n
 
 /* Where what is in flight goes back to. */
 enum pn_back { PN_BACK_TAIL, PN_BACK_HEAD, PN_BACK_LATER };
-/* In flight or held -> ready, or deferred until `due` (one entry must be lent to it). */
+/* In flight or held -> ready, or deferred until `due` (one entry must be reserved for it). */
 void pn_delivery_back_locked(struct pn_segment *seg, uint32_t ref, enum pn_back where, int64_t due,
                              uint32_t attempts);
 /* The state words of that move, without making it (for redo records). */
@@ -36,9 +36,9 @@ void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref, uint32_t slot
 void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref);
 /* Whose it is, in flight or held; NULL: that consumer is no more. */
 struct pn_consumer_slot *pn_delivery_consumer(const struct pn_segment *seg, uint32_t ref);
-/* Out of the backlog into channel `to`, whose room for a timed entry is lent to it if need be. */
+/* Out of the backlog into channel `to`, whose room for a timed entry is reserved for it if need be. */
 void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref, struct pn_topic_channel *to,
-                                  int64_t now, bool lent);
+                                  int64_t now, bool timed_reserved);
 /* A new deadline. */
 void pn_delivery_touch_locked(struct pn_segment *seg, uint32_t ref, int64_t due);
 

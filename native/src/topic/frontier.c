@@ -53,7 +53,7 @@ static uint32_t behind(const struct pn_segment *seg, const struct pn_topic *topi
 }
 
 /* Each store leaves what is true, if with more to look at: a look is not repaired (5). */
-static void keep(struct pn_topic *topic, const struct look *l)
+static void keep_what_was_seen(struct pn_topic *topic, const struct look *l)
 {
     if (l->back_last == 0)
         topic->back_last = 0; /* before the frontier is behind it */
@@ -88,7 +88,7 @@ uint32_t pn_frontier_find_locked(struct pn_segment *seg, struct pn_topic *topic,
             break;
         }
     }
-    keep(topic, &l);
+    keep_what_was_seen(topic, &l);
     return found;
 }
 

@@ -116,7 +116,7 @@ static int write_what_was_noted(struct pn_segment *seg)
 }
 
 /* A process that has carried what others have synced has it synced again. */
-static void tidy(struct pn_segment *seg)
+static void sync_what_was_carried(struct pn_segment *seg)
 {
     struct pn_topiclog *log = &seg->topics.ctl->log;
     struct pn_durable *d = pn_durable_mine(seg);
@@ -191,7 +191,7 @@ static int flush(struct pn_segment *seg)
     int rc = d->failed ? pn_fail(ENOMEM, "out of memory") : look_for_files(seg, false);
     if (rc < 0)
         return rc;
-    tidy(seg);
+    sync_what_was_carried(seg);
     rc = write_all(seg);
     if (rc == -ENOENT && look_for_files(seg, true) == 1)
         rc = write_all(seg);
@@ -223,7 +223,7 @@ int pn_durable_flush_locked(struct pn_segment *seg)
         pn_durable_unwritten(seg, rc);
     if (pn_topiclog_may_compact(&ctl->log))
         seg->topics.noted |= PN_GROWN;
-    tidy(seg);
+    sync_what_was_carried(seg);
     d->notes = d->used = 0;
     d->failed = d->happened = false;
     to_be_synced(seg);
@@ -239,7 +239,7 @@ void pn_durable_end_locked(struct pn_segment *seg)
     if (rc != 0 || !grown || seg->topics.ctl->log_behind != 0)
         return;
     pn_carry_some_locked(seg);
-    tidy(seg);
+    sync_what_was_carried(seg);
     to_be_synced(seg);
 }
 
@@ -273,7 +273,7 @@ bool pn_durable_anew_locked(struct pn_segment *seg, bool first)
     if (rc == 0)
         ctl->log_behind = 0;
     PN_CRASH("durable:step");
-    tidy(seg);
+    sync_what_was_carried(seg);
     to_be_synced(seg);
     return rc > 0;
 }

@@ -32,7 +32,7 @@ uint32_t pn_log_channel_name(const struct pn_segment *seg, const struct pn_topic
 /* FIN, REQ or TIMEOUT of a delivery that is in flight.  Lock held. */
 void pn_note_delivery_locked(const struct pn_segment *seg, struct pn_topic_note *note,
                              enum pn_latkind kind, uint32_t delivery, int64_t now);
-/* The same, of a time-out, if this hold of the lock collects them (hold.h). */
+/* Record a time-out, if this hold of the lock collects notes (hold.h). */
 void pn_note_timeout_locked(const struct pn_segment *seg, uint32_t delivery, int64_t now);
 /* There is no room for another: time-outs can wait. */
 static inline bool pn_notes_full(const struct pn_segment *seg)

@@ -218,7 +218,7 @@ void pn_later_redo_locked(struct pn_segment *seg)
 }
 
 /* It is in `later`, and no more in memory. */
-static int leave(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref, int64_t due)
+static int move_to_disk(struct pn_segment *seg, struct pn_topic *topic, uint32_t ref, int64_t due)
 {
     struct pn_topic_redo *redo = &seg->topics.ctl->redo;
     struct pn_hold *hold = pn_topics_hold(seg);
@@ -292,8 +292,8 @@ static uint32_t candidates(struct pn_segment *seg, struct pn_topic *topic,
     return found;
 }
 
-static bool make_room(struct pn_segment *seg, struct pn_topic *topic, struct pn_topic_channel *ch,
-                      uint64_t bytes)
+static bool move_later(struct pn_segment *seg, struct pn_topic *topic, struct pn_topic_channel *ch,
+                       uint64_t bytes)
 {
     const int64_t now = pn_now_ns();
     uint32_t ref[PN_TOPIC_STEPS + 1];
@@ -312,7 +312,7 @@ static bool make_room(struct pn_segment *seg, struct pn_topic *topic, struct pn_
         const struct pn_message *m = pn_message_at(seg, ref[i]);
         const uint64_t written = pn_message_lengths(m).both + PN_LATER_RECORD +
                                  m->refs * sizeof(struct pn_spilled_delivery);
-        if (leave(seg, topic, ref[i], until) != 0)
+        if (move_to_disk(seg, topic, ref[i], until) != 0)
             break;
         pn_topic_has_written_locked(seg, written);
         left = true;
@@ -349,7 +349,7 @@ bool pn_later_make_room_locked(struct pn_segment *seg, struct pn_topic *topic)
         topic->refilling = 1;
         return false;
     }
-    bool left = make_room(seg, topic, most, bytes);
+    bool left = move_later(seg, topic, most, bytes);
     if (left)
         pn_topic_settle_locked(seg, topic); /* the next turn may begin earlier now */
     return left;

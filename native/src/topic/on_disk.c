@@ -44,7 +44,7 @@ uint64_t pn_topic_disk_bytes(const struct pn_topic *topic)
 /* The queue, ready to be used, and our descriptors; -PN_ECORRUPT if it cannot be what it says. */
 static int use_files(struct pn_segment *seg, struct pn_topic *topic)
 {
-    struct pn_segfile_dir dir;
+    struct pn_data_dir dir;
     uint32_t index = (uint32_t) (topic - seg->topics.topic);
     uint64_t base = (uint64_t) (topic->generation & 0xffff) << 48 | (uint64_t) index << 32;
     if (topic->disk.max_file == 0)
@@ -59,7 +59,7 @@ static int use_files(struct pn_segment *seg, struct pn_topic *topic)
         return pn_segment_poison(seg, "the queue on disk of topic %u is broken", index);
     if (seg->topics.disk != NULL)
         return 0;
-    int rc = pn_segfile_open_dir(&dir, seg->data_dir, seg->uid, seg->name, seg->instance, 'd');
+    int rc = pn_data_dir_init(&dir, seg->data_dir, seg->uid, seg->name, seg->instance, 'd');
     if (rc != 0)
         return rc;
     seg->topics.disk = malloc(sizeof *seg->topics.disk);
@@ -332,8 +332,8 @@ static struct pn_spilled_deliveries deliveries_in(const struct pn_record_out *re
 }
 
 /* `queue`: PN_REST_SEQ, PN_LATER_SEQ, or 0 */
-static int look(struct pn_segment *seg, struct pn_topic *topic, uint64_t queue,
-                struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
+static int look_at_cursor(struct pn_segment *seg, struct pn_topic *topic, uint64_t queue,
+                          struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     struct pn_record_out record;
     struct pn_spilled head;
@@ -359,21 +359,21 @@ int pn_topic_disk_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                               struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     pn_assert_topics_held(seg);
-    return look(seg, topic, 0, cursor, out);
+    return look_at_cursor(seg, topic, 0, cursor, out);
 }
 
 int pn_rest_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                         struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     pn_assert_topics_held(seg);
-    return look(seg, topic, PN_REST_SEQ, cursor, out);
+    return look_at_cursor(seg, topic, PN_REST_SEQ, cursor, out);
 }
 
 int pn_later_look_locked(struct pn_segment *seg, struct pn_topic *topic,
                          struct pn_diskqueue_cursor *cursor, struct pn_topic_on_disk *out)
 {
     pn_assert_topics_held(seg);
-    return look(seg, topic, PN_LATER_SEQ, cursor, out);
+    return look_at_cursor(seg, topic, PN_LATER_SEQ, cursor, out);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */

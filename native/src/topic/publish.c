@@ -31,7 +31,8 @@ enum {
     PN_LOOKS = 256 /* of a caller, if consumers give back all the time */
 };
 
-static int enter(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref, struct pn_topic **topic)
+static int enter_topic(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref,
+                       struct pn_topic **topic)
 {
     int rc = pn_lock_topics_wait(conn->seg, hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)
@@ -57,11 +58,11 @@ static bool looks_further_locked(struct pn_segment *seg, struct pn_topic *topic)
 int pn_topic_look_ahead(struct pn_conn *conn, struct pn_hold *hold, pn_ref ref,
                         struct pn_topic **topic)
 {
-    int rc = enter(conn, hold, ref, topic);
+    int rc = enter_topic(conn, hold, ref, topic);
     for (int i = 0; rc == 0 && i < PN_LOOKS && looks_further_locked(conn->seg, *topic); i++) {
         pn_lock_release(conn->seg);
         pn_lock_stand_back(0);
-        rc = enter(conn, hold, ref, topic);
+        rc = enter_topic(conn, hold, ref, topic);
     }
     return rc;
 }

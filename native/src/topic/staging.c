@@ -46,7 +46,7 @@ bool pn_message_add_delivery_locked(struct pn_segment *seg, struct pn_message *m
     d->message = ref;
     d->channel = pn_topic_channel_index(seg, ch);
     d->prev = d->next = d->timed = 0;
-    d->lent = timed;
+    d->timed_reserved = timed;
     d->of_message = m->first;
     m->first = at;
     m->refs++;
@@ -180,8 +180,8 @@ void pn_message_unstage_locked(struct pn_segment *seg, uint32_t ref)
         ch->bytes -= pn_message_cost(m);
         pn_store_release(
             &d->state, pn_state_word(PN_KIND_FREE, 0, 0, pn_state_tag(pn_load_relaxed(&d->state))));
-        if (d->lent != 0)
-            pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
+        if (d->timed_reserved != 0)
+            pn_timedset_unreserve_locked(mem, &ch->timed, d->timed_reserved);
         pn_arena_give_locked(mem, at);
         PN_CRASH("publish:unstaged");
     }
@@ -293,8 +293,8 @@ void pn_pump_give_back_locked(struct pn_segment *seg, struct pn_message *m, uint
         m->firm = (uint16_t) (m->firm - (ch->ephemeral == 0));
         ch->staged--;
         ch->bytes -= pn_message_cost(m);
-        if (d->lent != 0)
-            pn_timedset_unreserve_locked(mem, &ch->timed, d->lent);
+        if (d->timed_reserved != 0)
+            pn_timedset_unreserve_locked(mem, &ch->timed, d->timed_reserved);
         pn_arena_give_locked(mem, ref);
     }
 }

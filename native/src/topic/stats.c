@@ -141,7 +141,7 @@ static void quantiles(const struct e2e *h, int halves, double total, const doubl
 
 /* ---- the lock -------------------------------------------------------------------------------- */
 
-static int enter(struct pn_conn *conn, struct pn_hold *hold)
+static int enter_to_look(struct pn_conn *conn, struct pn_hold *hold)
 {
     int rc = pn_lock_topics_wait(conn->seg, hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc == 0 && pn_topics_ready(conn->seg))
@@ -149,7 +149,7 @@ static int enter(struct pn_conn *conn, struct pn_hold *hold)
     return rc;
 }
 
-static int leave(struct pn_conn *conn, int rc)
+static int leave_from_look(struct pn_conn *conn, int rc)
 {
     if (pn_topics_ready(conn->seg))
         pn_topics_end_locked(conn->seg);
@@ -163,7 +163,7 @@ static bool leave_for_rest(struct pn_conn *conn)
 {
     if ((pn_hold_of(conn->seg)->at_end & PN_REAP) == 0)
         return false;
-    leave(conn, 0);
+    leave_from_look(conn, 0);
     return true;
 }
 
@@ -198,11 +198,12 @@ int pn_topic_channels_e2e(struct pn_conn *conn, pn_ref ref, const double *q, siz
     struct pn_hold hold;
     int rc = check_quantiles(q, n);
     if (rc == 0)
-        rc = enter(conn, &hold);
+        rc = enter_to_look(conn, &hold);
     if (rc != 0)
         return rc;
     const struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
-    return leave(conn, ch == NULL ? -PN_ETOPICDELETED : e2e_locked(conn->seg, ch, q, n, seconds));
+    return leave_from_look(conn, ch == NULL ? -PN_ETOPICDELETED
+                                            : e2e_locked(conn->seg, ch, q, n, seconds));
 }
 
 int pn_look_e2e(struct pn_segment *seg, pn_ref ref, const double *q, size_t n, double *seconds)
@@ -426,10 +427,10 @@ int pn_topic_rows(struct pn_conn *conn, pn_topic_stats *rows, size_t cap)
     int rc = wake(seg);
     if (rc != 1)
         return rc;
-    rc = enter(conn, &hold);
+    rc = enter_to_look(conn, &hold);
     if (rc != 0)
         return rc;
-    return leave(conn, (int) topic_rows(seg, conn->dboid, exact_look(seg), rows, cap));
+    return leave_from_look(conn, (int) topic_rows(seg, conn->dboid, exact_look(seg), rows, cap));
 }
 
 int pn_look_topics(struct pn_segment *seg, pn_topic_stats *rows, size_t cap)
@@ -469,7 +470,7 @@ int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
     struct pn_hold hold;
     struct pn_topic *t;
     do {
-        int rc = enter(conn, &hold);
+        int rc = enter_to_look(conn, &hold);
         if (rc != 0)
             return rc;
         t = topic_without_dead_locked(conn, ref);
@@ -477,7 +478,7 @@ int pn_topic_row(struct pn_conn *conn, pn_ref ref, pn_topic_stats *out)
     struct look look = exact_look(conn->seg);
     if (t != NULL)
         fill_topic(conn->seg, t, &look, out);
-    return leave(conn, t == NULL ? -PN_ETOPICDELETED : 0);
+    return leave_from_look(conn, t == NULL ? -PN_ETOPICDELETED : 0);
 }
 
 static void fill_queue(const struct pn_segment *seg, const struct pn_topic_channel *ch,
@@ -523,19 +524,19 @@ int pn_topic_channels_rows(struct pn_conn *conn, pn_ref ref, pn_topic_channel_st
     struct pn_hold hold;
     struct pn_segment *seg = conn->seg;
     size_t n = 0;
-    int rc = enter(conn, &hold);
+    int rc = enter_to_look(conn, &hold);
     if (rc != 0)
         return rc;
     struct look look = begin_look();
     const struct pn_topic *t = topic_without_dead_locked(conn, ref);
     if (t == NULL)
-        return leave(conn, -PN_ETOPICDELETED);
+        return leave_from_look(conn, -PN_ETOPICDELETED);
     PN_EACH_CHANNEL (seg, t, i) {
         if (n < cap)
             tick_and_fill(seg, pn_topic_channel_at(seg, i - 1), &look, &rows[n]);
         n++;
     }
-    return leave(conn, (int) n);
+    return leave_from_look(conn, (int) n);
 }
 
 int pn_look_channels(struct pn_segment *seg, pn_ref ref, pn_topic_channel_stats *rows, size_t cap)
@@ -568,7 +569,7 @@ int pn_topic_channels_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_sta
     struct pn_hold hold;
     struct pn_topic_channel *ch;
     do {
-        int rc = enter(conn, &hold);
+        int rc = enter_to_look(conn, &hold);
         if (rc != 0)
             return rc;
         ch = pn_topic_channel_resolve_locked(conn, ref);
@@ -578,7 +579,7 @@ int pn_topic_channels_row(struct pn_conn *conn, pn_ref ref, pn_topic_channel_sta
     struct look look = begin_look();
     if (ch != NULL)
         tick_and_fill(conn->seg, ch, &look, out);
-    return leave(conn, ch == NULL ? -PN_ETOPICDELETED : 0);
+    return leave_from_look(conn, ch == NULL ? -PN_ETOPICDELETED : 0);
 }
 
 static void fill_consumer(const struct pn_segment *seg, uint32_t ci, pn_consumer_stats *out)
@@ -612,12 +613,12 @@ static size_t consumer_rows(const struct pn_segment *seg, const struct pn_topic_
 int pn_consumer_rows(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *rows, size_t cap)
 {
     struct pn_hold hold;
-    int rc = enter(conn, &hold);
+    int rc = enter_to_look(conn, &hold);
     if (rc != 0)
         return rc;
     const struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
-    return leave(conn,
-                 ch == NULL ? -PN_ETOPICDELETED : (int) consumer_rows(conn->seg, ch, rows, cap));
+    return leave_from_look(conn, ch == NULL ? -PN_ETOPICDELETED
+                                            : (int) consumer_rows(conn->seg, ch, rows, cap));
 }
 
 int pn_look_consumers(struct pn_segment *seg, pn_ref ref, pn_consumer_stats *rows, size_t cap)
@@ -636,14 +637,14 @@ int pn_consumer_row(struct pn_conn *conn, pn_ref ref, pn_consumer_stats *out)
 {
     struct pn_hold hold;
     uint32_t ci = (uint32_t) ref - 1;
-    int rc = enter(conn, &hold);
+    int rc = enter_to_look(conn, &hold);
     if (rc != 0)
         return rc;
     const struct pn_consumer_slot *c = pn_consumer_at(conn->seg, ci);
     bool there = pn_load_relaxed(&c->state) == PN_RECORD_USED && c->generation == ref >> 32;
     if (there)
         fill_consumer(conn->seg, ci, out);
-    return leave(conn, there ? 0 : pn_fail(PN_ETOPICDELETED, "the consumer is no more"));
+    return leave_from_look(conn, there ? 0 : pn_fail(PN_ETOPICDELETED, "the consumer is no more"));
 }
 
 /* ---- peeking --------------------------------------------------------------------------------- */
@@ -687,12 +688,12 @@ int pn_topic_channels_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, siz
     struct peek p = {.seg = seg, .out = out, .cap = cap, .bodies = bodies, .body_max = body_max};
     struct pn_timed entry;
     uint32_t steps = 0;
-    int rc = enter(conn, &hold);
+    int rc = enter_to_look(conn, &hold);
     if (rc != 0)
         return rc;
     struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
     if (ch == NULL)
-        return leave(conn, -PN_ETOPICDELETED);
+        return leave_from_look(conn, -PN_ETOPICDELETED);
     p.now = pn_now_ns();
     pn_topic_channel_tick_locked(seg, ch, p.now);
     pn_topic_channel_settle_locked(seg, ch);
@@ -709,5 +710,5 @@ int pn_topic_channels_peek(struct pn_conn *conn, pn_ref ref, pn_peeked *out, siz
              at != 0 && p.n < cap && pn_cells_go_on(seg, &steps);
              at = pn_delivery_at(seg, at)->next)
             peek_one(&p, at);
-    return leave(conn, (int) p.n);
+    return leave_from_look(conn, (int) p.n);
 }

@@ -114,7 +114,7 @@ static int begin(struct pn_conn *conn)
 }
 
 /* With the lock, and the topic area there to be changed. */
-static int enter(struct pn_conn *conn, struct pn_hold *hold, bool make)
+static int enter_topics(struct pn_conn *conn, struct pn_hold *hold, bool make)
 {
     int rc = make ? pn_topics_make_ready(conn->seg) : 0;
     if (rc == 0)
@@ -129,7 +129,7 @@ static int enter_again(struct pn_conn *conn, struct pn_hold *hold)
     return rc != 0 ? rc : begin(conn);
 }
 
-static int leave(struct pn_conn *conn, int rc)
+static int leave_topics(struct pn_conn *conn, int rc)
 {
     if (pn_topics_ready(conn->seg))
         pn_topics_end_locked(conn->seg);
@@ -146,7 +146,7 @@ int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
     if (rc == 0)
         rc = check_options(options);
     if (rc == 0)
-        rc = enter(conn, &hold, true);
+        rc = enter_topics(conn, &hold, true);
     if (rc != 0)
         return rc;
     if (seg->topics.ctl->deleted != 0)
@@ -156,12 +156,12 @@ int pn_topics_open(struct pn_conn *conn, const char *name, size_t len,
                  ? pn_fail(PN_ETOPICOPTIONS, "a durable topic needs a segment with data_dir")
                  : pn_durable_start_locked(seg);
     if (rc != 0)
-        return leave(conn, rc);
+        return leave_topics(conn, rc);
     struct pn_topic *t = pn_topic_make_locked(seg, conn->dboid, name, len, options);
     if (t == NULL)
-        return leave(conn, tables_full("topics", "max_topics", seg->topics.max_topics));
+        return leave_topics(conn, tables_full("topics", "max_topics", seg->topics.max_topics));
     *out = pn_ref_make((uint32_t) (t - seg->topics.topic), t->generation);
-    return leave(conn, compare_options(t, options));
+    return leave_topics(conn, compare_options(t, options));
 }
 
 int pn_topics_find(struct pn_conn *conn, const char *name, size_t len, pn_ref *out)
@@ -170,13 +170,13 @@ int pn_topics_find(struct pn_conn *conn, const char *name, size_t len, pn_ref *o
     int rc = pn_topic_check_name("topic", name, len);
     if (rc != 0 || !pn_topics_ready(conn->seg))
         return rc;
-    rc = enter(conn, &hold, false);
+    rc = enter_topics(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic *t = pn_topic_lookup_locked(conn->seg, conn->dboid, name, len);
     if (t != NULL)
         *out = pn_ref_make((uint32_t) (t - conn->seg->topics.topic), t->generation);
-    return leave(conn, t != NULL);
+    return leave_topics(conn, t != NULL);
 }
 
 static int compare_channel(const struct pn_topic_channel *ch, int64_t max_consumers,
@@ -252,7 +252,7 @@ static int pump_all(struct pn_conn *conn, pn_ref ref)
         more = topic != NULL && pn_topic_pump_locked(conn->seg, topic);
         if (topic != NULL)
             pn_topic_settle_locked(conn->seg, topic);
-        leave(conn, 0);
+        leave_topics(conn, 0);
     }
     return 0;
 }
@@ -267,10 +267,10 @@ int pn_topic_channels_open(struct pn_conn *conn, pn_ref topic, const char *name,
     if (rc == 0 && max_consumers > 65535)
         rc = pn_fail(EINVAL, "max_consumers must be at most 65535");
     if (rc == 0)
-        rc = enter(conn, &hold, false);
+        rc = enter_topics(conn, &hold, false);
     if (rc != 0)
         return rc;
-    rc = leave(conn, open_queue_locked(conn, topic, name, len, max_consumers, options, out));
+    rc = leave_topics(conn, open_queue_locked(conn, topic, name, len, max_consumers, options, out));
     return rc != 0 ? rc : pump_all(conn, topic);
 }
 
@@ -280,7 +280,7 @@ int pn_topic_channels_find(struct pn_conn *conn, pn_ref ref, const char *name, s
     struct pn_hold hold;
     int rc = pn_topic_check_name("channel", name, len);
     if (rc == 0)
-        rc = enter(conn, &hold, false);
+        rc = enter_topics(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
@@ -288,7 +288,7 @@ int pn_topic_channels_find(struct pn_conn *conn, pn_ref ref, const char *name, s
         topic == NULL ? NULL : pn_topic_find_channel(conn->seg, topic, name, len);
     if (ch != NULL)
         *out = pn_ref_make(pn_topic_channel_index(conn->seg, ch), ch->generation);
-    return leave(conn, topic == NULL ? -PN_ETOPICDELETED : ch != NULL);
+    return leave_topics(conn, topic == NULL ? -PN_ETOPICDELETED : ch != NULL);
 }
 
 /* ---- pausing --------------------------------------------------------------------------------- */
@@ -296,7 +296,7 @@ int pn_topic_channels_find(struct pn_conn *conn, pn_ref ref, const char *name, s
 int pn_topics_pause(struct pn_conn *conn, pn_ref ref, bool paused)
 {
     struct pn_hold hold;
-    int rc = enter(conn, &hold, false);
+    int rc = enter_topics(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
@@ -305,14 +305,14 @@ int pn_topics_pause(struct pn_conn *conn, pn_ref ref, bool paused)
         pn_durable_note_topic_locked(conn->seg, topic);
     }
     PN_CRASH("topic:paused");
-    leave(conn, 0);
+    leave_topics(conn, 0);
     return topic == NULL ? -PN_ETOPICDELETED : paused ? 0 : pump_all(conn, ref);
 }
 
 int pn_topic_channels_pause(struct pn_conn *conn, pn_ref ref, bool paused)
 {
     struct pn_hold hold;
-    int rc = enter(conn, &hold, false);
+    int rc = enter_topics(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
@@ -322,7 +322,7 @@ int pn_topic_channels_pause(struct pn_conn *conn, pn_ref ref, bool paused)
         PN_CRASH("topic:channel-paused");
         pn_topic_channel_settle_locked(conn->seg, ch);
     }
-    return leave(conn, ch == NULL ? -PN_ETOPICDELETED : 0);
+    return leave_topics(conn, ch == NULL ? -PN_ETOPICDELETED : 0);
 }
 
 /* ---- settings -------------------------------------------------------------------------------- */
@@ -336,7 +336,7 @@ int pn_topics_configure(struct pn_conn *conn, pn_ref ref, const pn_topic_options
         rc = pn_fail(EINVAL, "of a topic that is there only default_ttl, max_memory and "
                              "max_disk_bytes can be changed");
     if (rc == 0)
-        rc = enter(conn, &hold, false);
+        rc = enter_topics(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
@@ -344,7 +344,7 @@ int pn_topics_configure(struct pn_conn *conn, pn_ref ref, const pn_topic_options
         pn_topic_settings_store_locked(conn->seg, topic, o);
         pn_durable_note_topic_locked(conn->seg, topic);
     }
-    return leave(conn, topic == NULL ? -PN_ETOPICDELETED : 0);
+    return leave_topics(conn, topic == NULL ? -PN_ETOPICDELETED : 0);
 }
 
 int pn_topic_channels_configure(struct pn_conn *conn, pn_ref ref, const pn_channel_options *o)
@@ -353,7 +353,7 @@ int pn_topic_channels_configure(struct pn_conn *conn, pn_ref ref, const pn_chann
     struct pn_segment *seg = conn->seg;
     int rc = check_channel_options(o);
     if (rc == 0)
-        rc = enter(conn, &hold, false);
+        rc = enter_topics(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
@@ -362,7 +362,7 @@ int pn_topic_channels_configure(struct pn_conn *conn, pn_ref ref, const pn_chann
         pn_channel_settings_store_locked(seg, ch, o);
         pn_durable_note_channel_locked(seg, ch);
     }
-    return leave(conn, rc);
+    return leave_topics(conn, rc);
 }
 
 /* ---- emptying and deleting ------------------------------------------------------------------- */
@@ -372,7 +372,7 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
     struct pn_hold hold;
     bool more = true, marked = false;
     while (more) {
-        int rc = marked ? enter_again(conn, &hold) : enter(conn, &hold, false);
+        int rc = marked ? enter_again(conn, &hold) : enter_topics(conn, &hold, false);
         if (rc != 0)
             return rc;
         struct pn_topic *topic = of_topic ? pn_topic_resolve_locked(conn, ref) : NULL;
@@ -380,9 +380,9 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
             of_topic ? topic == NULL ? NULL : pn_topic_channel_at(conn->seg, (uint32_t) ref - 1)
                      : pn_topic_channel_resolve_locked(conn, ref);
         if (ch == NULL)
-            return leave(conn, marked ? 0 : -PN_ETOPICDELETED);
+            return leave_topics(conn, marked ? 0 : -PN_ETOPICDELETED);
         if (!marked && of_topic && (rc = pn_topic_disk_empty_locked(conn->seg, topic)) != 0)
-            return leave(conn, rc);
+            return leave_topics(conn, rc);
         if (!marked) {
             pn_durable_note_emptied_locked(conn->seg, ch);
             conn->seg->topics.ctl->sweeping = 1;
@@ -394,7 +394,7 @@ static int empty(struct pn_conn *conn, pn_ref ref, bool of_topic)
         PN_CRASH("topic:emptied");
         more = pn_topic_sweep_one_locked(conn->seg, ch);
         pn_topic_channel_settle_locked(conn->seg, ch);
-        leave(conn, 0);
+        leave_topics(conn, 0);
     }
     return 0;
 }
@@ -447,7 +447,7 @@ static int sweep_all(struct pn_conn *conn)
         if (rc != 0)
             return rc;
         more = pn_topics_sweep_locked(conn->seg);
-        leave(conn, 0);
+        leave_topics(conn, 0);
     }
     return 0;
 }
@@ -455,13 +455,13 @@ static int sweep_all(struct pn_conn *conn)
 int pn_topics_delete(struct pn_conn *conn, pn_ref ref)
 {
     struct pn_hold hold;
-    int rc = enter(conn, &hold, false);
+    int rc = enter_topics(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic *topic = pn_topic_resolve_locked(conn, ref);
     if (topic != NULL)
         delete_topic(conn->seg, topic);
-    leave(conn, 0);
+    leave_topics(conn, 0);
     return topic == NULL ? -PN_ETOPICDELETED : sweep_all(conn);
 }
 
@@ -480,13 +480,13 @@ static void delete_channel_locked(struct pn_segment *seg, struct pn_topic_channe
 int pn_topic_channels_delete(struct pn_conn *conn, pn_ref ref)
 {
     struct pn_hold hold;
-    int rc = enter(conn, &hold, false);
+    int rc = enter_topics(conn, &hold, false);
     if (rc != 0)
         return rc;
     struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
     if (ch != NULL)
         delete_channel_locked(conn->seg, ch);
-    leave(conn, 0);
+    leave_topics(conn, 0);
     return ch == NULL ? -PN_ETOPICDELETED : sweep_all(conn);
 }
 

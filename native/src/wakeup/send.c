@@ -42,7 +42,7 @@
 #include "base/crashpoint.h"
 #include "base/os.h"
 #include "segment/identity.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 #include "segment/process.h"
 #include "wakeup/latch.h"
 #include "wakeup/stack.h"
@@ -219,7 +219,7 @@ void pn_take_owed(const struct pn_conn *conn)
 }
 
 /* By a signal to the process of `slot`, which is one of those. */
-static bool tell(struct pn_segment *seg, uint32_t slot, const struct telling *what)
+static bool tell_slot(struct pn_segment *seg, uint32_t slot, const struct telling *what)
 {
     enum pn_procsignal_reason reason = what->reason;
     bool sent = true;
@@ -248,7 +248,7 @@ static bool tell(struct pn_segment *seg, uint32_t slot, const struct telling *wh
 
 bool pn_procsignal_send(struct pn_segment *seg, uint32_t slot, enum pn_procsignal_reason reason)
 {
-    return tell(seg, slot, &(struct telling) {.reason = reason, .slot = &slot, .n = 1});
+    return tell_slot(seg, slot, &(struct telling) {.reason = reason, .slot = &slot, .n = 1});
 }
 
 /* ---- slots of one process -------------------------------------------------------------------- */
@@ -275,7 +275,7 @@ static void send_run(struct pn_send_run *run)
         const struct telling what = {.reason = PROCSIG_NOTIFY_INTERRUPT,
                                      .slot = ours ? &run->slot[i] : run->slot,
                                      .n = ours ? 1 : run->n};
-        sent = tell(run->seg, run->slot[i], &what);
+        sent = tell_slot(run->seg, run->slot[i], &what);
         run->sent += sent;
         run->own += sent && ours;
         sent = sent && is_of(run->seg, run->slot[i], run->pid, run->signo);

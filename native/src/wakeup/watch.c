@@ -70,7 +70,7 @@
 #include "base/os.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 #include "wakeup/latch.h"
 #include "wakeup/send.h"
 

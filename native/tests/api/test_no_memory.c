@@ -4,7 +4,7 @@
  * failed: nothing is lost, doubled or leaked.
  */
 #define _GNU_SOURCE
-#include "segfiles.h"
+#include "data_dirs.h"
 
 #include "topics.h"
 

@@ -9,8 +9,25 @@
 
 #include "commit/room.h"
 #include "queue/queue.h"
-#include "files/segfile.h"
+#include "files/record_file.h"
 #include "queue/spill.h"
+
+/* A segment, in which `slow` listens and does not read, and `conn` notifies. */
+static pn_engine *open_pair(const pn_options *o, pn_conn **slow, pn_conn **conn)
+{
+    pn_engine *engine = test_engine(o);
+    *slow = test_connect(engine);
+    *conn = test_connect(engine);
+    test_listen(*slow, "c");
+    return engine;
+}
+
+static void close_pair(pn_engine *engine, pn_conn *slow, pn_conn *conn)
+{
+    pn_conn_close(slow);
+    pn_conn_close(conn);
+    done(engine);
+}
 
 /* ---- drop-slowest ---------------------------------------------------------------------------- */
 
@@ -260,11 +277,10 @@ static void test_spilled_pages_come_back_with_their_headers(void)
 static void test_the_capacity_is_max_queue_pages(void)
 {
     pn_options o = spilling(256);
-    pn_engine *engine = test_engine(&o);
-    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+    pn_conn *slow, *conn;
+    pn_engine *engine = open_pair(&o, &slow, &conn);
     struct heard s = {0};
     uint64_t sent = 0;
-    test_listen(slow, "c");
     CHECK_EQ(fill_up(conn, &sent, HALF_PAGE), -PN_EQUEUEFULL);
     CHECK(strstr(pn_error_message(), "max_queue_pages") != NULL);
     CHECK_EQ(sent, 512);
@@ -280,9 +296,7 @@ static void test_the_capacity_is_max_queue_pages(void)
     CHECK_EQ(s.messages, sent);
     CHECK_EQ(count_files(), 0);
     CHECK_ENGINE(engine);
-    pn_conn_close(slow);
-    pn_conn_close(conn);
-    done(engine);
+    close_pair(engine, slow, conn);
 }
 
 /* The laggard goes away: what only it needed goes with it. */
@@ -314,11 +328,10 @@ static void test_a_full_disk_is_queue_full(void)
 {
     struct rlimit before, small = {.rlim_cur = 100000};
     pn_options o = spilling(512);
-    pn_engine *engine = test_engine(&o);
-    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+    pn_conn *slow, *conn;
+    pn_engine *engine = open_pair(&o, &slow, &conn);
     struct heard s = {0};
     uint64_t sent = 0;
-    test_listen(slow, "c");
     CHECK_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
     small.rlim_max = before.rlim_max;
     CHECK_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
@@ -339,9 +352,7 @@ static void test_a_full_disk_is_queue_full(void)
     CHECK_EQ(s.messages, sent);
     CHECK_EQ(s.gaps, 0);
     CHECK_ENGINE(engine);
-    pn_conn_close(slow);
-    pn_conn_close(conn);
-    done(engine);
+    close_pair(engine, slow, conn);
 }
 
 /* Prepared: the ring has room for it, so that its commit writes no file and cannot fail. */
@@ -399,7 +410,7 @@ static void each_file(void (*act)(int dirfd, const char *name))
 static void flip_a_byte_of_page_3(int dirfd, const char *name)
 {
     unsigned char byte;
-    off_t at = (off_t) (PN_SEGFILE_HEADER + 3 * PAGE + 100);
+    off_t at = (off_t) (PN_RECFILE_START + 3 * pn_record_size(PAGE) + 100);
     int fd = openat(dirfd, name, O_RDWR);
     CHECK(fd >= 0);
     CHECK_EQ(pread(fd, &byte, 1, at), 1);
@@ -417,11 +428,10 @@ static void remove_it(int dirfd, const char *name)
 static void test_a_damaged_page_is_a_gap(void)
 {
     pn_options o = spilling(512);
-    pn_engine *engine = test_engine(&o);
-    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+    pn_conn *slow, *conn;
+    pn_engine *engine = open_pair(&o, &slow, &conn);
     struct heard s = {0};
     uint64_t sent = 0;
-    test_listen(slow, "c");
     for (; sent < 64; sent++)
         CHECK_OK(send_number(conn, "c", sent, HALF_PAGE));
     for (; sent < 84; sent++) /* larger than a page: the pages between are no place to go on */
@@ -446,9 +456,7 @@ static void test_a_damaged_page_is_a_gap(void)
     CHECK_EQ(s.gaps, 1);
     CHECK_EQ(s.next, sent);
     CHECK_ENGINE(engine);
-    pn_conn_close(slow);
-    pn_conn_close(conn);
-    done(engine);
+    close_pair(engine, slow, conn);
 }
 
 /* drop-slowest on top of files: what is in files is evicted first, and removed. */
@@ -457,10 +465,9 @@ static void test_evicted_out_of_files(void)
     uint64_t seed = 12;
     pn_options o = spilling(200);
     o.on_full = PN_FULL_DROP_SLOWEST;
-    pn_engine *engine = test_engine(&o);
-    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+    pn_conn *slow, *conn;
+    pn_engine *engine = open_pair(&o, &slow, &conn);
     struct heard s = {0};
-    test_listen(slow, "c");
     uint64_t sent = 0;
     for (int round = 0; round < 1500; round++) {
         uint64_t r = test_random(&seed);
@@ -479,9 +486,7 @@ static void test_evicted_out_of_files(void)
     CHECK_EQ(s.next, sent);
     CHECK_EQ(count_files(), 0);
     CHECK_ENGINE(engine);
-    pn_conn_close(slow);
-    pn_conn_close(conn);
-    done(engine);
+    close_pair(engine, slow, conn);
 }
 
 /* A writer that needs room would go from page to page, or from file to file, up to there. */
@@ -489,12 +494,11 @@ static void make_room_below(int which)
 {
     pn_options o = spilling(200);
     o.on_full = PN_FULL_DROP_SLOWEST;
-    pn_engine *engine = test_engine(&o);
+    pn_conn *slow, *conn;
+    pn_engine *engine = open_pair(&o, &slow, &conn);
     struct pn_segment *seg = test_inside();
-    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
     struct pn_room_wait wait = {0};
     uint64_t sent = 0;
-    test_listen(slow, "c");
     while (count_files() == 0)
         CHECK_OK(send_number(conn, "c", sent++, HALF_PAGE));
     CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
@@ -503,9 +507,7 @@ static void make_room_below(int which)
     CHECK_EQ(pn_queue_make_room_locked(conn, end, 0, &wait), -PN_ECORRUPT);
     CHECK(strstr(pn_error_message(), "the queue cannot have its tail at") != NULL);
     pn_lock_release(seg);
-    pn_conn_close(slow);
-    pn_conn_close(conn);
-    done(engine);
+    close_pair(engine, slow, conn);
 }
 
 static void test_room_below_an_impossible_position(void)
@@ -526,11 +528,10 @@ static uint64_t send_into_files(pn_conn *conn, uint64_t from, uint64_t to)
 static void test_files_are_removed_without_the_lock(void)
 {
     pn_options o = spilling(4096);
-    pn_engine *engine = test_engine(&o);
+    pn_conn *slow, *conn;
+    pn_engine *engine = open_pair(&o, &slow, &conn);
     struct pn_segment *seg = test_inside();
-    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
     struct heard s = {0};
-    test_listen(slow, "c");
     send_into_files(conn, 0, 600);
     int files = count_files();
     CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
@@ -543,20 +544,17 @@ static void test_files_are_removed_without_the_lock(void)
     CHECK_EQ(pn_load_relaxed(&seg->ctl->first_file), seg->ctl->end_file);
     CHECK_ENGINE(engine);
     hear_all(slow, &s, 0);
-    pn_conn_close(slow);
-    pn_conn_close(conn);
-    done(engine);
+    close_pair(engine, slow, conn);
 }
 
 /* A thread that was held up before it removed what it was to remove: others have been there. */
 static void test_a_late_removal_harms_no_new_file(void)
 {
     pn_options o = spilling(4096);
-    pn_engine *engine = test_engine(&o);
+    pn_conn *slow, *conn;
+    pn_engine *engine = open_pair(&o, &slow, &conn);
     struct pn_segment *seg = test_inside();
-    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
     struct heard s = {0};
-    test_listen(slow, "c");
     uint64_t sent = send_into_files(conn, 0, 600);
     uint64_t end = seg->ctl->end_file;
     hear_all(slow, &s, 0);
@@ -571,9 +569,7 @@ static void test_a_late_removal_harms_no_new_file(void)
     CHECK_EQ(s.messages, sent);
     CHECK_EQ(s.gaps, 0);
     CHECK_EQ(count_files(), 0);
-    pn_conn_close(slow);
-    pn_conn_close(conn);
-    done(engine);
+    close_pair(engine, slow, conn);
 }
 
 static const char *generation_name;
@@ -673,11 +669,10 @@ static void test_files_of_a_dead_generation_are_removed(void)
 static void test_an_impossible_entry_in_a_file_is_a_gap(void)
 {
     pn_options o = spilling(512);
-    pn_engine *engine = test_engine(&o);
-    pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+    pn_conn *slow, *conn;
+    pn_engine *engine = open_pair(&o, &slow, &conn);
     struct heard s = {0};
     uint64_t sent = 0;
-    test_listen(slow, "c");
     for (; sent < 20; sent++)
         CHECK_OK(send_number(conn, "c", sent, HALF_PAGE));
     AsyncQueueEntry *qe = (void *) pn_ring_at(test_inside(), 3 * PAGE + PAGE / 2);
@@ -693,9 +688,7 @@ static void test_an_impossible_entry_in_a_file_is_a_gap(void)
     CHECK_EQ(s.missed, PAGE); /* half a page, twice */
     CHECK_EQ(s.messages, sent - 2);
     CHECK_ENGINE(engine);
-    pn_conn_close(slow);
-    pn_conn_close(conn);
-    done(engine);
+    close_pair(engine, slow, conn);
 }
 
 static void test_bad_directories_are_refused(void)

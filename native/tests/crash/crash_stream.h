@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topics.h"
 
 enum { MOST = 6 }; /* so many are published at a time; these in a transaction */

@@ -406,8 +406,8 @@ static bool tested_elsewhere(const char *label)
     static const char *const others[] = {
         "copy:",        "evict:",          "spill:",
         "block:ticket", "block:passed-on", "recover:mem-tail", /* test_crash_full.c */
-        "segfile:",     "recfile:",        "diskqueue:",
-        "topiclog:", /* test_crash_<module>.c */
+        "datafile:",    "datadir:",        "recfile:",         /* test_crash_pages.c */
+        "diskqueue:",   "topiclog:",                           /* test_crash_<module>.c */
         "spilled:",     "refill:",         "durable:",
         "tombstone:",   "rest:",           "later:",
         "divide:",      "cancel:",         "dirlock:", /* test_crash_topic_*.c */

@@ -218,9 +218,9 @@ static void test_writers_killed_while_they_make_room(void)
     static const char *const evicting[] = {"evict:floor",      "evict:tail",  "tail:scanned",
                                            "tail:stored",      "commit:room", "commit:before-head",
                                            "commit:after-head"};
-    static const char *const moving[] = {"spill:file",      "spill:written",     "spill:mem-tail",
-                                         "segfile:created", "segfile:header",    "segfile:pages",
-                                         "tail:stored",     "segfile:checksums", "commit:entry"};
+    static const char *const moving[] = {
+        "spill:file",     "spill:written", "spill:mem-tail", "datafile:created", "recfile:made",
+        "recfile:header", "recfile:cut",   "recfile:part",   "tail:stored",      "commit:entry"};
     static const uint32_t hits[] = {1, 2, 7};
     pn_options drop = test_options(), spill = spilling(8192), both = spilling(160);
     drop.on_full = both.on_full = PN_FULL_DROP_SLOWEST;

@@ -7,7 +7,7 @@
 #endif
 #include "engine.h"
 
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 
 static pn_engine *engine;
 static int up[2], down[2];

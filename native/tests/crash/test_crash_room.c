@@ -1,6 +1,6 @@
 /*
  * A process that makes room in a full queue is killed, exits or is stopped there: every label of
- * copy.c, room.c, spill.c and segfile.c, at its first and at a later hit, in each kind of full
+ * copy.c, room.c, spill.c and the files, at its first and at a later hit, in each kind of full
  * queue that comes by it.  test_crash_full.c looks at single cases more closely.
  *
  * In a case a listener sleeps, another one reads little (the queue is full of what it has not
@@ -371,9 +371,9 @@ static unsigned policies_of(const char *label)
     if (strcmp(label, "spill:removed-last") == 0)
         return 0; /* of the last reader of long entries: test_crash_full */
     if (strcmp(label, "spill:released") == 0 || strcmp(label, "spill:removed") == 0 ||
-        strcmp(label, "segfile:removed") == 0)
+        strcmp(label, "datadir:removed") == 0)
         return 1U << DROP_AND_SPILL;
-    if (begins(label, "spill:") || begins(label, "segfile:"))
+    if (begins(label, "spill:") || begins(label, "datafile:") || begins(label, "recfile:"))
         return 1U << SPILL;
     return begins(label, "block:") ? 1U << BLOCK : 0;
 }
@@ -427,7 +427,7 @@ static unsigned add_deaths_in_recovery(struct job *jobs)
     } deaths[] = {{"evict:floor", "recover:begin"},     {"evict:floor", "recover:consistent"},
                   {"evict:tail", "recover:consistent"}, {"tail:stored", "recover:begin"},
                   {"tail:stored", "recover:mem-tail"},  {"tail:stored", "recover:consistent"},
-                  {"spill:file", "recover:consistent"}, {"segfile:pages", "recover:consistent"},
+                  {"spill:file", "recover:consistent"}, {"recfile:part", "recover:consistent"},
                   {"spill:written", "recover:begin"},   {"spill:mem-tail", "recover:begin"}};
     unsigned n = 0;
     for (size_t i = 0; i < sizeof deaths / sizeof deaths[0]; i++)

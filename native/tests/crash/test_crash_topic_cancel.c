@@ -11,7 +11,7 @@
 #endif
 #include <stdatomic.h>
 
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topics.h"
 
 enum { MESSAGES = 160, MAX_DEPTH = 4, HOUR = 3600 };

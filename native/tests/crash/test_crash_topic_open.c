@@ -6,7 +6,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topics.h"
 
 enum { MESSAGES = 40, SPILL_FROM = 12 };

@@ -13,7 +13,7 @@
 #include "backend/backend.h"
 #include "recovery/check_topics.h"
 #include "segment/lock.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 #include "topic/consume.h"
 #include "topic/consumers.h"
 

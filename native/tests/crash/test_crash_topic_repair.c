@@ -5,12 +5,12 @@
  *
  * Work is counted, never timed.
  */
-#include "segfiles.h"
+#include "data_dirs.h"
 
 #include <pthread.h>
 #include <sys/syscall.h>
 
-#include "api/engine.h"
+#include "api/api_conn.h"
 #include "backend/conn.h"
 #include "base/crashpoint.h"
 #include "recovery/rebuild_topics.h"

@@ -5,7 +5,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topics.h"
 
 enum { ALL = PN_CHANNEL_MAX_ATTEMPTS | PN_CHANNEL_DEAD_LETTER | PN_CHANNEL_MSG_TIMEOUT };

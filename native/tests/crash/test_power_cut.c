@@ -20,7 +20,7 @@
  */
 #include "power_cut.h"
 
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topics.h"
 
 enum {

@@ -860,8 +860,8 @@ static void test_a_topic_in_its_directory_is_not_touched_by_unlink(void)
     set_up();
     work(10);
     unsigned files = files_in(log_dir);
-    CHECK_EQ(pn_segfile_remove_all(data_dir, geteuid(), log_segment, 0), 0);
-    CHECK_EQ(pn_segfile_remove_all(log_dir, geteuid(), log_segment, 0), 0);
+    CHECK_EQ(pn_data_dir_remove_all(data_dir, geteuid(), log_segment, 0), 0);
+    CHECK_EQ(pn_data_dir_remove_all(log_dir, geteuid(), log_segment, 0), 0);
     CHECK_EQ(files_in(log_dir), files);
     struct stat st;
     CHECK_EQ(stat(log_dir, &st), 0);

@@ -8,7 +8,7 @@
 #include "engine.h"
 
 #include "backend/backend.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 #include "wakeup/procsignal.h"
 #include "queue/queue.h"
 #include "receive/read.h"

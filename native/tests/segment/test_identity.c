@@ -11,7 +11,7 @@
 
 #include "backend/backend.h"
 #include "segment/identity.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 #include "base/os.h"
 
 static void listens_meanwhile(void *arg)

@@ -13,7 +13,7 @@
 
 #include "backend/backend.h"
 #include "base/os.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 #include "wakeup/send.h"
 
 void *__real_mmap(void *address, size_t size, int prot, int flags, int fd, off_t offset);

@@ -5,7 +5,7 @@
 #ifndef PN_TESTS_CANCEL_SCENE_H
 #define PN_TESTS_CANCEL_SCENE_H
 
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topic/cancel.h"
 #include "topic/on_disk.h"
 #include "topic/tables.h"

@@ -1,11 +1,11 @@
 /*
  * records.h - a queue on disk in a directory of the test, and records that are known by their
- * number.  Included by tests of recfile.c and diskqueue.c.
+ * number.  Included by tests of record_file.c and diskqueue.c.
  */
 #ifndef PN_TESTS_RECORDS_H
 #define PN_TESTS_RECORDS_H
 
-#include "segfiles.h"
+#include "data_dirs.h"
 
 #include "files/diskqueue.h"
 
@@ -106,8 +106,8 @@ static inline void get_these(uint64_t first, uint64_t n)
 
 static inline void queue_open(void)
 {
-    struct pn_segfile_dir dir;
-    CHECK_OK(pn_segfile_open_dir(&dir, data_dir, geteuid(), "seg", INSTANCE, 'd'));
+    struct pn_data_dir dir;
+    CHECK_OK(pn_data_dir_init(&dir, data_dir, geteuid(), "seg", INSTANCE, 'd'));
     CHECK_OK(pn_diskqueue_open(&files, &dir, LONGEST));
 }
 

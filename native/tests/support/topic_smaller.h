@@ -6,7 +6,7 @@
 #ifndef PN_TESTS_TOPIC_SMALLER_H
 #define PN_TESTS_TOPIC_SMALLER_H
 
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topics.h"
 
 #define HOUR (3600000 * MS)

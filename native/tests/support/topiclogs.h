@@ -5,7 +5,7 @@
 #ifndef PN_TESTS_TOPICLOGS_H
 #define PN_TESTS_TOPICLOGS_H
 
-#include "segfiles.h"
+#include "data_dirs.h"
 
 #include "files/topic_log.h"
 

@@ -2,7 +2,7 @@
  * test_channel_room.c - how much of a topic's memory each of its channels may have, asked of the
  * core at states that are made by publishing.
  */
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topics.h"
 
 #include "segment/arena_share.h"

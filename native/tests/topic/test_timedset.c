@@ -363,7 +363,7 @@ static void test_to_and_fro(void)
     arena_free(&mem);
 }
 
-/* What is lent keeps its room, whatever others do meanwhile. */
+/* What is reserved keeps its room, whatever others do meanwhile. */
 static void test_what_is_lent_can_come_back(void)
 {
     struct pn_arena mem = arena_with(1000, 10);

@@ -8,7 +8,7 @@
 
 #include "cancel_scene.h"
 #include "commit/async.h"
-#include "files/recfile.h"
+#include "files/record_file.h"
 #include "topic/queues.h"
 #include "topic/tombstones.h"
 

@@ -4,8 +4,8 @@
  * (topic/rest.c), and then, of a topic that is paused until something is to be got, the topic's own
  * (topic/overflow.c).
  */
-#include "segfiles.h"
-#include "files/recfile.h"
+#include "data_dirs.h"
+#include "files/record_file.h"
 #include "topics.h"
 
 #include <sys/resource.h>

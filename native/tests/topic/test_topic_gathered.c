@@ -8,7 +8,7 @@
 #define _GNU_SOURCE
 #endif
 #include "kernel.h"
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topics.h"
 
 #include <sys/syscall.h>

@@ -4,7 +4,7 @@
  */
 #include <sys/resource.h>
 
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topic/carry.h"
 #include "topic/cursors.h"
 #include "topic/delivery.h"

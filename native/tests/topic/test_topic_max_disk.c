@@ -5,7 +5,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topics.h"
 
 enum {

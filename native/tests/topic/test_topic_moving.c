@@ -2,7 +2,7 @@
  * test_topic_moving.c - how much one hold of the lock moves between memory and files, and that the
  * next ones go on with it, by themselves if a consumer waits.
  */
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topic/overflow.h"
 #include "topic/pump.h"
 #include "topic/queues.h"

@@ -2,7 +2,7 @@
  * test_topic_rest.c - channels of one topic that do not keep up: the others go on, and each gets
  * every message once and in order, whether it has it in memory or on disk.
  */
-#include "segfiles.h"
+#include "data_dirs.h"
 #include "topic/tables.h"
 #include "topics.h"
 

@@ -16,7 +16,7 @@
 #define _GNU_SOURCE
 #endif
 #include "kernel.h"
-#include "segfiles.h"
+#include "data_dirs.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -17,7 +17,7 @@
 
 #include "receive/receive.h"
 #include "segment/lock.h"
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 #include "topic/consume.h"
 #include "wakeup/watch.h"
 

@@ -12,7 +12,7 @@ from pynotify._engine import open as open_segment
 from pynotify._segments import live_pids, segments
 from pynotify.cli.doctor import backends, sizing, topics
 from pynotify.cli.doctor.finding import Finding, ok, problem, warning
-from pynotify.cli.lockfiles import lock_files
+from pynotify.cli.liveness_files import lock_files
 from pynotify.cli.rates import Sample, take
 from pynotify.cli.terminal import Watch
 from pynotify.errors import Error, LayoutMismatch, SegmentNotFound

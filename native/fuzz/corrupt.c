@@ -1,5 +1,5 @@
 /*
- * spoil.c - a used segment in a file of its own, ways to overwrite it, and everything that one
+ * corrupt.c - a used segment in a file of its own, ways to overwrite it, and everything that one
  * may then do with it.
  *
  * The lock page is left alone: a robust mutex holds pointers of the process that has it, and glibc
@@ -57,7 +57,7 @@ int fuzz_listen(pn_conn *conn)
     return rc == 0 ? pn_txn_commit(txn) : rc;
 }
 
-/* Something of everything, so that there is something to spoil. */
+/* Something of everything, so that there is something to corrupt. */
 static void populate(pn_engine *engine)
 {
     pn_conn *reader = connect_to(engine), *writer = connect_to(engine);
@@ -161,10 +161,10 @@ static void overwrite(struct fuzz_input *in, uint64_t low, uint64_t size)
     if (n > low + size - at)
         n = (size_t) (low + size - at);
     if (pwrite(file.fd, bytes, n, (off_t) at) < 0)
-        die("spoil", 0);
+        die("corrupt", 0);
 }
 
-void fuzz_spoil(struct fuzz_input *in, int part)
+void fuzz_corrupt(struct fuzz_input *in, int part)
 {
     uint64_t low = 0, size = sizeof(struct pn_header);
     if (part == FUZZ_CONTROL) {

@@ -1,6 +1,6 @@
-/* lockfile.h - the files that carry the liveness locks of backends. */
-#ifndef PN_LOCKFILE_H
-#define PN_LOCKFILE_H
+/* liveness_files.h - the files that carry the liveness locks of backends. */
+#ifndef PN_LIVENESS_FILES_H
+#define PN_LIVENESS_FILES_H
 
 #include "segment/segment.h"
 

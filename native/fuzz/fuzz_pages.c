@@ -1,8 +1,8 @@
 /*
- * fuzz_segfile.c - a file of pages is overwritten and cut, then read, written and read again.
+ * fuzz_pages.c - a file of pages is overwritten and cut, then read, written and read again.
  *
  * What is read is a page that was written there, or an error; a page that was written after the
- * damage is read back, whatever stands around it, unless the header is damaged.
+ * damage is read back, whatever stands around it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -13,14 +13,15 @@
 
 #include "fuzz.h"
 #include "segment/layout.h"
-#include "files/segfile.h"
+#include "files/page_file.h"
+#include "files/record_file.h"
 
 enum { WRITTEN = 7, NUMBER = 5, INSTANCE = 77 };
 
-static struct pn_segfile_dir dir;
+static struct pn_data_dir dir;
 static char path[40];
 static char file[sizeof dir.path + sizeof dir.prefix + 32];
-static uint8_t out[PN_SEGFILE_PAGES * PN_QUEUE_PAGE];
+static uint8_t out[PN_FILE_PAGES * PN_QUEUE_PAGE];
 
 static void fill(uint8_t *page, uint32_t number, uint32_t version)
 {
@@ -34,7 +35,7 @@ static int write_page(uint32_t number, uint32_t version)
     const void *pages[1] = {page};
     const uint32_t tags[1] = {number + 1};
     fill(page, number, version);
-    return pn_segfile_write(&dir, NUMBER, number, pages, tags, 1);
+    return pn_pages_write(&dir, NUMBER, number, pages, tags, 1);
 }
 
 static void tidy(void)
@@ -45,8 +46,10 @@ static void tidy(void)
 static void make(void)
 {
     FUZZ_CHECK(scratch_make("/dev/shm", path, sizeof path), "%s", strerror(errno));
-    FUZZ_OK(pn_segfile_open_dir(&dir, path, (uint32_t) geteuid(), "fuzz", INSTANCE, 'q'));
-    snprintf(file, sizeof file, "%s/%s%016llx", dir.path, dir.prefix, (unsigned long long) NUMBER);
+    FUZZ_OK(pn_data_dir_init(&dir, path, (uint32_t) geteuid(), "fuzz", INSTANCE, 'q'));
+    char name[PN_DATA_FILE_NAME];
+    pn_data_dir_name(&dir, NUMBER, name);
+    snprintf(file, sizeof file, "%s/%s", dir.path, name);
     atexit(tidy);
 }
 
@@ -56,9 +59,11 @@ static void damage(struct fuzz_input *in)
     FUZZ_CHECK(fd >= 0, "%s: %s", file, strerror(errno));
     for (uint64_t n = fuzz_take(in, 1) & 7; n > 0; n--) {
         uint64_t how = fuzz_take(in, 1), bytes = fuzz_take(in, 4);
-        /* the header, and what follows it, are small; a page is as good anywhere */
-        int64_t at = (int64_t) (fuzz_take(in, 3) % (how & 1 ? 512 : 8 * PN_QUEUE_PAGE));
-        if (how & 2 ? ftruncate(fd, at) != 0 : pwrite(fd, &bytes, 1 + (how >> 2 & 3), at) < 0)
+        /* headers are small; a page is as good anywhere */
+        uint64_t at = fuzz_take(in, 3), record = PN_RECORD_HEADER + PN_QUEUE_PAGE;
+        at = how & 1 ? PN_RECFILE_START + at / 64 % 8 * record + at % 64 : at % (8 * record);
+        if (how & 2 ? ftruncate(fd, (off_t) at) != 0
+                    : pwrite(fd, &bytes, 1 + (how >> 2 & 3), (off_t) at) < 0)
             abort();
     }
     close(fd);
@@ -68,12 +73,11 @@ static void damage(struct fuzz_input *in)
 static void read_back(uint32_t version)
 {
     static uint8_t expected[PN_QUEUE_PAGE];
-    uint32_t tags[PN_SEGFILE_PAGES];
-    int fd = pn_segfile_open_read(&dir, NUMBER);
-    if (fd < 0)
-        return;
-    for (uint32_t page = 0; page < PN_SEGFILE_PAGES; page++) {
-        int rc = pn_segfile_read(fd, NUMBER, page, 1, out);
+    for (uint32_t page = 0; page < PN_FILE_PAGES; page++) {
+        int found = pn_pages_find(&dir, NUMBER, page, page + 1);
+        FUZZ_CHECK(found == (int) page || found == (int) PN_FILE_PAGES,
+                   "the tag of page %u is that of page %d", page, found);
+        int rc = pn_pages_read(&dir, NUMBER, page, 1, out);
         FUZZ_CHECK(rc <= 0, "%d", rc);
         if (rc != 0)
             continue;
@@ -84,14 +88,8 @@ static void read_back(uint32_t version)
         }
         FUZZ_CHECK(known, "page %u has what was never written", page);
     }
-    if (pn_segfile_tags(fd, tags) == 0)
-        for (uint32_t page = 0; page < PN_SEGFILE_PAGES; page++)
-            FUZZ_CHECK(tags[page] == 0 || tags[page] == page + 1, "tag %u of page %u", tags[page],
-                       page);
-    pn_segfile_read(fd, NUMBER + 1, 0, 1, out);
-    FUZZ_CHECK(pn_segfile_read(fd, NUMBER, 30, 7, out) < 0, "more pages than there are");
-    pn_segfile_read(fd, NUMBER, 0, PN_SEGFILE_PAGES, out);
-    close(fd);
+    FUZZ_CHECK(pn_pages_read(&dir, NUMBER, 30, 7, out) < 0, "more pages than there are");
+    pn_pages_read(&dir, NUMBER, 0, PN_FILE_PAGES, out);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -103,15 +101,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FUZZ_OK(write_page(page, 0));
     damage(&in);
     read_back(0);
-    uint32_t page = (uint32_t) fuzz_take(&in, 1) % PN_SEGFILE_PAGES;
-    if (write_page(page, 1) == 0) {
-        int fd = pn_segfile_open_read(&dir, NUMBER);
-        FUZZ_CHECK(fd >= 0, "written, and then: %s", pn_error_message());
-        FUZZ_OK(pn_segfile_read(fd, NUMBER, page, 1, out)); /* it was written just now */
-        close(fd);
-    }
+    uint32_t page = (uint32_t) fuzz_take(&in, 1) % PN_FILE_PAGES;
+    FUZZ_OK(write_page(page, 1));
+    FUZZ_OK(pn_pages_read(&dir, NUMBER, page, 1, out)); /* it was written just now */
     read_back(1);
-    FUZZ_OK(pn_segfile_remove(&dir, NUMBER));
+    FUZZ_OK(pn_data_dir_remove(&dir, NUMBER));
     FUZZ_CHECK(access(file, F_OK) != 0, "it is still there");
     return 0;
 }

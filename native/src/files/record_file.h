@@ -1,7 +1,7 @@
 /*
- * recfile.h - files of records: of any length, checksummed, found again after damage.
+ * record_file.h - files of records: of any length, checksummed, found again after damage.
  *
- * What diskqueue.c and topic_log.c write.  recfile.c has the format.  One writer at a time; where
+ * What diskqueue.c, topic_log.c and page_file.c write.  record_file.c has the format.  One writer at a time; where
  * the records end is the caller's word and not the file's length.
  *
  *     rc = pn_recfile_make(&dir, number, seq, sum, &file);
@@ -10,14 +10,15 @@
  *
  * 0 or -errno with a sentence in pn_error_message(), unless something else is said.
  */
-#ifndef PN_RECFILE_H
-#define PN_RECFILE_H
+#ifndef PN_RECORD_FILE_H
+#define PN_RECORD_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
-#include "files/segfile.h"
+#include "files/data_dir.h"
 
 #define PN_RECFILE_START 128U         /* where a file's first record begins */
 #define PN_RECORD_HEADER 40U          /* bytes on disk before a record's body */
@@ -80,7 +81,7 @@ static inline void pn_recfile_reader_forget(struct pn_recfile_reader *reader)
 }
 
 /* Make a file, whatever of that name a dead writer has left; `seq`, `sum`: of its first record. */
-int pn_recfile_make(const struct pn_segfile_dir *dir, uint64_t number, uint64_t seq, uint64_t sum,
+int pn_recfile_make(const struct pn_data_dir *dir, uint64_t number, uint64_t seq, uint64_t sum,
                     struct pn_recfile *file);
 
 /*
@@ -88,19 +89,19 @@ int pn_recfile_make(const struct pn_segfile_dir *dir, uint64_t number, uint64_t 
  * number `seq`.  When it fails the file has nothing beyond `at`.  -ENOSPC, -EDQUOT, -EIO, -EFBIG
  * for RLIMIT_FSIZE; -ENOENT if there is no such file; -EMSGSIZE for what is too long.
  */
-int pn_recfile_append(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
+int pn_recfile_append(const struct pn_data_dir *dir, struct pn_recfile *file, uint64_t number,
                       uint64_t at, uint64_t seq, uint64_t sum, const struct pn_record_in *records,
                       size_t n, uint64_t *end);
 
 /* Have blocks for [from, end), behind `at`, where its records end: a full disk refuses now and not
  * when they are written.  What was reserved before stays.  -EOPNOTSUPP: not on this file system. */
-int pn_recfile_reserve(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
+int pn_recfile_reserve(const struct pn_data_dir *dir, struct pn_recfile *file, uint64_t number,
                        uint64_t at, uint64_t from, uint64_t end);
 /* Give back what it has behind `at`, where its records end. */
-int pn_recfile_release(const struct pn_segfile_dir *dir, uint64_t number, uint64_t at);
+int pn_recfile_release(const struct pn_data_dir *dir, uint64_t number, uint64_t at);
 /* The same when the lock is released (pn_data_file_close()), of a file that is not written again:
  * a disk at work takes its time for that. */
-void pn_recfile_release_later(const struct pn_segfile_dir *dir, uint64_t number, uint64_t at);
+void pn_recfile_release_later(const struct pn_data_dir *dir, uint64_t number, uint64_t at);
 
 enum pn_recfile_found {
     PN_RECFILE_END,     /* nothing from `at` to `end` or to the end of the file */
@@ -109,23 +110,29 @@ enum pn_recfile_found {
     PN_RECFILE_SEARCH   /* nothing up to out->next: call again from there */
 };
 /* The first record at `at` or beyond it; enum pn_recfile_found, or -errno. */
-int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+int pn_recfile_next(const struct pn_data_dir *dir, struct pn_recfile_reader *reader,
                     uint64_t number, uint64_t at, uint64_t end, struct pn_record_out *out);
 
-int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+/*
+ * Where all records have one length, a multiple of 8: copy the bodies of n of them, from the one at
+ * `at` on, to `out`.  -EBADMSG: one of them is damaged, or not there; `out` is not to be used then.
+ */
+#define PN_RECFILE_READ 32U /* n at the most */
+int pn_recfile_read(const struct pn_data_dir *dir, struct pn_recfile *file, uint64_t number,
+                    uint64_t at, uint32_t length, uint32_t n, void *out);
+/* The type of the record at `at`; -ENODATA, without a sentence: there is none. */
+int pn_recfile_type(const struct pn_data_dir *dir, struct pn_recfile *file, uint64_t number,
+                    uint64_t at, uint32_t *type);
+
+int pn_recfile_set_mark(const struct pn_data_dir *dir, struct pn_recfile_reader *reader,
                         uint64_t number, const struct pn_recfile_mark *mark);
 /* *mark: of the newest one that is whole, or the file's first record if its header is; else 1. */
-int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+int pn_recfile_get_mark(const struct pn_data_dir *dir, struct pn_recfile_reader *reader,
                         uint64_t number, struct pn_recfile_mark *mark);
 
-int pn_recfile_sync(const struct pn_segfile_dir *dir, uint64_t number); /* fdatasync() */
-int pn_recfile_sync_fd(const struct pn_segfile_dir *dir, uint64_t number, int fd);
+int pn_recfile_sync(const struct pn_data_dir *dir, uint64_t number); /* fdatasync() */
+int pn_recfile_sync_fd(const struct pn_data_dir *dir, uint64_t number, int fd);
 /* Another descriptor of the same open file, if it is that number's; -1: none. */
 int pn_recfile_dup(const struct pn_recfile *file, uint64_t number);
-int pn_recfile_sync_dir(const struct pn_segfile_dir *dir);
-
-/* Call found(arg, number) for each file; in no order.  What it returns but 0 ends that. */
-int pn_recfile_list(const struct pn_segfile_dir *dir, int (*found)(void *arg, uint64_t number),
-                    void *arg);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * recfile.c - records in files; see recfile.h.
+ * record_file.c - records in files; see record_file.h.
  *
  * THE MODEL
  *
- *  1. A file of number N has the name that segfile.c gives it, in a directory by its rules:
+ *  1. A file of number N has the name that data_dir.c gives it:
  *
  *         0     struct file_header: what it is, and of which record it begins with
  *         64    struct file_mark mark[2]: how far it was read, written in turn
@@ -23,18 +23,16 @@
  *  5. W: one process at a time (the holder of the caller's lock), beyond the end that the caller
  *     keeps.  A SIGKILL leaves a part of a batch that the caller's end does not include; the next
  *     append cuts that off first, so that nothing of it is ever found behind a shorter batch.
- *  6. Why not pages, as in segfile.c: a record would cost a page, or a page's damage many
- *     records.  Why not a mapping: it is four times as fast (0.25 against 1.2 us for 264 bytes),
- *     but a full disk, a quota and RLIMIT_FSIZE are SIGBUS unless fallocate() reserves, which
- *     copy-on-write file systems do not; and an I/O error is reported to no call.
+ *  6. Why not pages: a record would cost a page, or a page's damage many records.  Why not a
+ *     mapping: it is four times as fast (0.25 against 1.2 us for 264 bytes), but a full disk, a
+ *     quota and RLIMIT_FSIZE are SIGBUS unless fallocate() reserves, which copy-on-write file
+ *     systems do not; and an I/O error is reported to no call.
  */
 #define _GNU_SOURCE
-#include "files/recfile.h"
+#include "files/record_file.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -42,6 +40,7 @@
 #include "base/crashpoint.h"
 #include "base/crc32c.h"
 #include "base/err.h"
+#include "files/data_file.h"
 
 #define FILE_MAGIC   0x31434552464e5950ULL /* "PYNFREC1" read as little-endian */
 #define RECORD_MAGIC 0xda7ac0deU
@@ -71,27 +70,15 @@ struct record_header {
 };
 _Static_assert(sizeof(struct record_header) == PN_RECORD_HEADER, "no padding");
 
-enum { NAME_SIZE = sizeof(((struct pn_segfile_dir *) 0)->prefix) + 17, WINDOW = 64 << 10 };
+enum { WINDOW = 64 << 10, LARGE = 4 << 10 };
 
-static uint32_t address_crc(const struct pn_segfile_dir *dir, uint64_t number, uint64_t at)
+static uint32_t address_crc(const struct pn_data_dir *dir, uint64_t number, uint64_t at)
 {
     const uint64_t address[] = {dir->instance, number, at, (uint64_t) dir->kind};
     return pn_crc32c(0, address, sizeof address);
 }
 
 /* ---- descriptors ---------------------------------------------------------------------------- */
-
-static void file_name(const struct pn_segfile_dir *dir, uint64_t number, char name[NAME_SIZE])
-{
-    snprintf(name, NAME_SIZE, "%s%016llx", dir->prefix, (unsigned long long) number);
-}
-
-static int failed(const struct pn_segfile_dir *dir, uint64_t number, const char *what, int error)
-{
-    char name[NAME_SIZE];
-    file_name(dir, number, name);
-    return pn_data_file_failed(dir->path, name, what, error);
-}
 
 static bool is_ours(const struct pn_recfile *file, struct stat *st)
 {
@@ -113,17 +100,17 @@ static void take_file(struct pn_recfile *file, int fd, uint64_t number, const st
 }
 
 /* The file of that number, open and not removed since. */
-static int ensure(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
+static int ensure(const struct pn_data_dir *dir, struct pn_recfile *file, uint64_t number,
                   struct stat *st)
 {
-    char name[NAME_SIZE];
+    char name[PN_DATA_FILE_NAME];
     if (file->fd >= 0 && file->number == number && is_ours(file, st) && st->st_nlink == 1)
         return 0;
     pn_recfile_close(file);
     int dirfd = pn_data_dir_open(dir->path);
     if (dirfd < 0)
         return dirfd;
-    file_name(dir, number, name);
+    pn_data_dir_name(dir, number, name);
     int fd = pn_data_file_open(dir->path, dirfd, name, dir->read_only ? O_RDONLY : O_RDWR, st);
     close(dirfd);
     if (fd < 0)
@@ -133,7 +120,7 @@ static int ensure(const struct pn_segfile_dir *dir, struct pn_recfile *file, uin
 }
 
 /* The same of a reader, which forgets the bytes of another file. */
-static int ensure_read(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+static int ensure_read(const struct pn_data_dir *dir, struct pn_recfile_reader *reader,
                        uint64_t number, struct stat *st)
 {
     const struct pn_recfile before = reader->file;
@@ -145,7 +132,7 @@ static int ensure_read(const struct pn_segfile_dir *dir, struct pn_recfile_reade
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
-int pn_recfile_make(const struct pn_segfile_dir *dir, uint64_t number, uint64_t seq, uint64_t sum,
+int pn_recfile_make(const struct pn_data_dir *dir, uint64_t number, uint64_t seq, uint64_t sum,
                     struct pn_recfile *file)
 {
     struct file_header h = {.magic = FILE_MAGIC,
@@ -156,14 +143,14 @@ int pn_recfile_make(const struct pn_segfile_dir *dir, uint64_t number, uint64_t 
                             .seq = seq,
                             .sum = sum};
     struct iovec one = {.iov_base = &h, .iov_len = sizeof h};
-    char name[NAME_SIZE];
+    char name[PN_DATA_FILE_NAME];
     struct stat st;
     h.crc = pn_crc32c(0, &h, offsetof(struct file_header, crc));
     pn_recfile_close(file);
     int dirfd = pn_data_dir_open(dir->path);
     if (dirfd < 0)
         return dirfd;
-    file_name(dir, number, name);
+    pn_data_dir_name(dir, number, name);
     int fd = pn_data_file_make(dir->path, dirfd, name, &st);
     int rc = fd < 0 ? fd : st.st_size > 0 && ftruncate(fd, 0) != 0 ? -errno : 0;
     PN_CRASH("recfile:made");
@@ -175,48 +162,49 @@ int pn_recfile_make(const struct pn_segfile_dir *dir, uint64_t number, uint64_t 
     } else if (fd >= 0) {
         unlinkat(dirfd, name, 0); /* a full disk has better uses for it */
         close(fd);
-        failed(dir, number, "write to", -rc);
+        pn_data_dir_failed(dir, number, "write to", -rc);
     }
     close(dirfd);
     return rc;
 }
 
-/* Small writes are gathered; W: us, no heap under the lock. */
+/* Large parts are written from where they are, small ones gathered; no heap under the lock. */
 struct writer {
-    int fd, rc;
-    uint64_t at;
-    size_t used;
+    int fd, rc, n;
+    uint64_t at; /* of what is put next */
+    size_t used, put;
+    struct iovec iov[2 * PN_RECFILE_READ];
     uint8_t bytes[16 << 10];
 };
 
-static void write_out(struct writer *w, const void *bytes, size_t n)
+static void write_out(struct writer *w)
 {
-    struct iovec one = {.iov_base = (void *) (uintptr_t) bytes, .iov_len = n};
-    if (w->rc == 0 && n > 0)
-        w->rc = pn_data_file_write(w->fd, &one, 1, (off_t) w->at);
-    w->at += n;
+    if (w->rc == 0 && w->n > 0)
+        w->rc = pn_data_file_write(w->fd, w->iov, w->n, (off_t) (w->at - w->put));
+    w->n = 0;
+    w->used = w->put = 0;
     PN_CRASH("recfile:part");
 }
 
 static void put_bytes(struct writer *w, const void *bytes, size_t n)
 {
-    const uint8_t *p = bytes;
-    while (n > 0 && w->rc == 0) {
-        if (w->used == 0 && n >= sizeof w->bytes) {
-            write_out(w, p, n);
-            return;
-        }
-        size_t part = sizeof w->bytes - w->used;
-        part = part < n ? part : n;
-        memcpy(w->bytes + w->used, p, part);
-        w->used += part;
-        p += part;
-        n -= part;
-        if (w->used == sizeof w->bytes) {
-            write_out(w, w->bytes, w->used);
-            w->used = 0;
-        }
+    struct iovec one = {.iov_base = (void *) (uintptr_t) bytes, .iov_len = n};
+    const bool copied = n < LARGE;
+    if (n == 0)
+        return;
+    if (w->n == 2 * PN_RECFILE_READ || (copied && n > sizeof w->bytes - w->used))
+        write_out(w);
+    if (copied) {
+        one.iov_base = memcpy(w->bytes + w->used, bytes, n);
+        w->used += n;
     }
+    struct iovec *last = w->n > 0 ? &w->iov[w->n - 1] : NULL;
+    if (last != NULL && (char *) last->iov_base + last->iov_len == one.iov_base)
+        last->iov_len += n;
+    else
+        w->iov[w->n++] = one;
+    w->put += n;
+    w->at += n;
 }
 
 uint64_t pn_record_length(const struct pn_record_in *record)
@@ -227,7 +215,7 @@ uint64_t pn_record_length(const struct pn_record_in *record)
     return length;
 }
 
-static void put_record(const struct pn_segfile_dir *dir, struct writer *w, uint64_t number,
+static void put_record(const struct pn_data_dir *dir, struct writer *w, uint64_t number,
                        struct record_header *h, const struct pn_record_in *record, uint32_t first)
 {
     static const uint8_t zeros[8];
@@ -237,7 +225,7 @@ static void put_record(const struct pn_segfile_dir *dir, struct writer *w, uint6
     h->body_crc = 0;
     for (uint32_t i = 0; i < record->parts; i++)
         h->body_crc = pn_crc32c(h->body_crc, record->part[i].iov_base, record->part[i].iov_len);
-    uint32_t begun = address_crc(dir, number, w->at + w->used);
+    uint32_t begun = address_crc(dir, number, w->at);
     h->crc = pn_crc32c(begun, h, offsetof(struct record_header, crc));
     put_bytes(w, h, sizeof *h);
     for (uint32_t i = 0; i < record->parts; i++)
@@ -245,12 +233,12 @@ static void put_record(const struct pn_segfile_dir *dir, struct writer *w, uint6
     put_bytes(w, zeros, (size_t) (pn_record_size(h->length) - sizeof *h - h->length));
 }
 
-int pn_recfile_append(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
+int pn_recfile_append(const struct pn_data_dir *dir, struct pn_recfile *file, uint64_t number,
                       uint64_t at, uint64_t seq, uint64_t sum, const struct pn_record_in *records,
                       size_t n, uint64_t *end)
 {
     struct record_header h = {.seq = seq, .sum = sum};
-    struct writer w;
+    struct writer w; /* not its bytes: they are 16 KiB */
     struct stat st;
     for (size_t i = 0; i < n; i++)
         if (pn_record_length(&records[i]) > PN_RECORD_MAX)
@@ -262,28 +250,28 @@ int pn_recfile_append(const struct pn_segfile_dir *dir, struct pn_recfile *file,
     if (rc != 0)
         return rc;
     if ((uint64_t) st.st_size > at && ftruncate(file->fd, (off_t) at) != 0)
-        return failed(dir, number, "cut", errno);
+        return pn_data_dir_failed(dir, number, "cut", errno);
     PN_CRASH("recfile:cut");
     w.fd = file->fd;
-    w.rc = 0;
+    w.rc = w.n = 0;
     w.at = at;
-    w.used = 0;
+    w.used = w.put = 0;
     for (size_t i = 0; i < n && w.rc == 0; i++, h.seq++, h.sum += h.length) {
         h.more = records[i].alone ? 0 : (uint32_t) (n - 1 - i);
         put_record(dir, &w, number, &h, &records[i],
                    i == 0 || records[i].alone ? PN_RECORD_FIRST : 0);
     }
-    write_out(&w, w.bytes, w.used);
+    write_out(&w);
     if (w.rc != 0) {
         if (ftruncate(file->fd, (off_t) at) != 0)
             errno = 0; /* then the next append does it */
-        return failed(dir, number, "write to", -w.rc);
+        return pn_data_dir_failed(dir, number, "write to", -w.rc);
     }
     *end = w.at;
     return 0;
 }
 
-int pn_recfile_reserve(const struct pn_segfile_dir *dir, struct pn_recfile *file, uint64_t number,
+int pn_recfile_reserve(const struct pn_data_dir *dir, struct pn_recfile *file, uint64_t number,
                        uint64_t at, uint64_t from, uint64_t end)
 {
     struct stat st;
@@ -292,14 +280,14 @@ int pn_recfile_reserve(const struct pn_segfile_dir *dir, struct pn_recfile *file
         return rc;
     if ((uint64_t) st.st_size > at) { /* append() would cut off what is reserved as well */
         if (ftruncate(file->fd, (off_t) at) != 0)
-            return failed(dir, number, "cut", errno);
+            return pn_data_dir_failed(dir, number, "cut", errno);
         from = at;
     }
     rc = pn_data_file_reserve(file->fd, from, end - from);
-    return rc == 0 || rc == -EOPNOTSUPP ? rc : failed(dir, number, "write to", -rc);
+    return rc == 0 || rc == -EOPNOTSUPP ? rc : pn_data_dir_failed(dir, number, "write to", -rc);
 }
 
-void pn_recfile_release_later(const struct pn_segfile_dir *dir, uint64_t number, uint64_t at)
+void pn_recfile_release_later(const struct pn_data_dir *dir, uint64_t number, uint64_t at)
 {
     struct pn_recfile file = PN_RECFILE_NONE;
     struct stat st;
@@ -307,13 +295,13 @@ void pn_recfile_release_later(const struct pn_segfile_dir *dir, uint64_t number,
         pn_data_file_cut_and_close(file.fd, (off_t) at);
 }
 
-int pn_recfile_release(const struct pn_segfile_dir *dir, uint64_t number, uint64_t at)
+int pn_recfile_release(const struct pn_data_dir *dir, uint64_t number, uint64_t at)
 {
     struct pn_recfile file = PN_RECFILE_NONE;
     struct stat st;
     int rc = ensure(dir, &file, number, &st);
     if (rc == 0 && ftruncate(file.fd, (off_t) at) != 0) /* also of blocks behind its end */
-        rc = failed(dir, number, "cut", errno);
+        rc = pn_data_dir_failed(dir, number, "cut", errno);
     pn_recfile_close(&file);
     return rc;
 }
@@ -336,7 +324,7 @@ void pn_recfile_reader_free(struct pn_recfile_reader *reader)
 }
 
 /* Have [at, at + n) in the window; fewer where the file or `end` is before.  How many, -errno. */
-static int64_t fill(const struct pn_segfile_dir *dir, struct pn_recfile_reader *r, uint64_t number,
+static int64_t fill(const struct pn_data_dir *dir, struct pn_recfile_reader *r, uint64_t number,
                     uint64_t at, uint64_t n, uint64_t end)
 {
     n = end - at < n ? end - at : n;
@@ -351,7 +339,7 @@ static int64_t fill(const struct pn_segfile_dir *dir, struct pn_recfile_reader *
             if (got < 0 && errno == EINTR)
                 continue;
             if (got < 0)
-                return failed(dir, number, "read", errno);
+                return pn_data_dir_failed(dir, number, "read", errno);
             if (got == 0)
                 break;
             r->length += (uint64_t) got;
@@ -361,8 +349,17 @@ static int64_t fill(const struct pn_segfile_dir *dir, struct pn_recfile_reader *
     return (int64_t) (have < n ? have : n);
 }
 
+/* Is `h` that of a record at `at`? */
+static bool is_header(const struct pn_data_dir *dir, uint64_t number, uint64_t at,
+                      const struct record_header *h)
+{
+    return h->magic == RECORD_MAGIC && h->length <= PN_RECORD_MAX &&
+           h->crc ==
+               pn_crc32c(address_crc(dir, number, at), h, offsetof(struct record_header, crc));
+}
+
 /* Is there a record's header at `at`, which is in the window? */
-static bool header_at(const struct pn_segfile_dir *dir, const struct pn_recfile_reader *r,
+static bool header_at(const struct pn_data_dir *dir, const struct pn_recfile_reader *r,
                       uint64_t number, uint64_t at, struct record_header *h)
 {
     uint32_t magic;
@@ -370,14 +367,12 @@ static bool header_at(const struct pn_segfile_dir *dir, const struct pn_recfile_
     if (__builtin_expect(magic != RECORD_MAGIC, 0))
         return false;
     memcpy(h, r->bytes + (at - r->at), sizeof *h);
-    return h->crc ==
-               pn_crc32c(address_crc(dir, number, at), h, offsetof(struct record_header, crc)) &&
-           h->length <= PN_RECORD_MAX;
+    return is_header(dir, number, at, h);
 }
 
 /* *at: a header, or where to search on.  enum pn_recfile_found, or -errno. */
-static int find_header(const struct pn_segfile_dir *dir, struct pn_recfile_reader *r,
-                       uint64_t number, uint64_t *at, uint64_t end, struct record_header *h)
+static int find_header(const struct pn_data_dir *dir, struct pn_recfile_reader *r, uint64_t number,
+                       uint64_t *at, uint64_t end, struct record_header *h)
 {
     for (uint64_t stop = *at + PN_RECFILE_STEP; *at < stop; *at += 8) {
         int64_t have = fill(dir, r, number, *at, sizeof *h, end);
@@ -397,7 +392,7 @@ static int find_header(const struct pn_segfile_dir *dir, struct pn_recfile_reade
 }
 
 /* A record of before may be longer than those that are written now. */
-static int grow(struct pn_recfile_reader *r, uint32_t length)
+static int hold_record(struct pn_recfile_reader *r, uint32_t length)
 {
     size_t cap = WINDOW + (size_t) pn_record_size(length);
     if (cap <= r->cap)
@@ -410,7 +405,7 @@ static int grow(struct pn_recfile_reader *r, uint32_t length)
     return 0;
 }
 
-int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+int pn_recfile_next(const struct pn_data_dir *dir, struct pn_recfile_reader *reader,
                     uint64_t number, uint64_t at, uint64_t end, struct pn_record_out *out)
 {
     struct record_header h;
@@ -435,7 +430,7 @@ int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *
                                    .first = (h.type & PN_RECORD_FIRST) != 0,
                                    .more = h.more,
                                    .length = h.length};
-    rc = grow(reader, h.length);
+    rc = hold_record(reader, h.length);
     if (rc != 0)
         return rc;
     int64_t have = fill(dir, reader, number, at, sizeof h + h.length, end);
@@ -447,20 +442,78 @@ int pn_recfile_next(const struct pn_segfile_dir *dir, struct pn_recfile_reader *
                : PN_RECFILE_DAMAGED;
 }
 
+/* ---- records of one length ------------------------------------------------------------------ */
+
+static int read_some(const struct pn_data_dir *dir, int fd, uint64_t number, uint64_t at,
+                     uint32_t length, uint32_t n, uint8_t *out)
+{
+    struct record_header h[PN_RECFILE_READ];
+    struct iovec iov[2 * PN_RECFILE_READ];
+    for (uint32_t i = 0; i < n; i++) {
+        iov[2 * i] = (struct iovec) {&h[i], sizeof h[i]};
+        iov[2 * i + 1] = (struct iovec) {out + (size_t) i * length, length};
+    }
+    int rc = pn_data_file_read(fd, iov, (int) (2 * n), (off_t) at);
+    if (rc != 0 && rc != -ENODATA)
+        return pn_data_dir_failed(dir, number, "read", -rc);
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        uint64_t place = at + i * (sizeof h[i] + length);
+        if (!is_header(dir, number, place, &h[i]) || h[i].length != length ||
+            h[i].body_crc != pn_crc32c(0, out + (size_t) i * length, length))
+            rc = -EBADMSG;
+    }
+    return rc == 0 ? 0 : pn_data_dir_failed(dir, number, "read all of", EBADMSG);
+}
+
+int pn_recfile_read(const struct pn_data_dir *dir, struct pn_recfile *file, uint64_t number,
+                    uint64_t at, uint32_t length, uint32_t n, void *out)
+{
+    struct stat st;
+    int rc = 0;
+    for (int tries = 0; tries < 3; tries++) {
+        rc = ensure(dir, file, number, &st);
+        if (rc != 0)
+            return rc;
+        rc = read_some(dir, file->fd, number, at, length, n, out);
+        if (rc == 0 || (is_ours(file, &st) && st.st_nlink == 1))
+            break; /* else it was removed, and perhaps made again; or the program closed it */
+    }
+    return rc;
+}
+
+int pn_recfile_type(const struct pn_data_dir *dir, struct pn_recfile *file, uint64_t number,
+                    uint64_t at, uint32_t *type)
+{
+    struct record_header h;
+    struct iovec one = {.iov_base = &h, .iov_len = sizeof h};
+    struct stat st;
+    int rc = ensure(dir, file, number, &st);
+    if (rc != 0)
+        return rc;
+    rc = pn_data_file_read(file->fd, &one, 1, (off_t) at);
+    if (rc != 0 && rc != -ENODATA)
+        return pn_data_dir_failed(dir, number, "read", -rc);
+    if (rc != 0 || !is_header(dir, number, at, &h))
+        return -ENODATA;
+    *type = h.type & ~PN_RECORD_FIRST;
+    return 0;
+}
+
 /* ---- marks ---------------------------------------------------------------------------------- */
 
-static uint32_t mark_crc(const struct pn_segfile_dir *dir, uint64_t number,
+static uint32_t mark_crc(const struct pn_data_dir *dir, uint64_t number,
                          const struct file_mark *mark)
 {
     return pn_crc32c(address_crc(dir, number, 0), mark, offsetof(struct file_mark, crc));
 }
 
-static int newest_mark(const struct pn_segfile_dir *dir, int fd, uint64_t number,
+static int newest_mark(const struct pn_data_dir *dir, int fd, uint64_t number,
                        struct file_mark mark[2])
 {
-    int newest = -1, rc = pn_data_file_read(fd, mark, 2 * sizeof *mark, sizeof(struct file_header));
+    struct iovec both = {.iov_base = mark, .iov_len = 2 * sizeof *mark};
+    int newest = -1, rc = pn_data_file_read(fd, &both, 1, sizeof(struct file_header));
     if (rc != 0 && rc != -ENODATA)
-        return failed(dir, number, "read", -rc);
+        return pn_data_dir_failed(dir, number, "read", -rc);
     for (int i = 0; rc == 0 && i < 2; i++)
         if (mark[i].turn != 0 && mark[i].crc == mark_crc(dir, number, &mark[i]) &&
             (newest < 0 || mark[i].turn > mark[newest].turn))
@@ -468,7 +521,7 @@ static int newest_mark(const struct pn_segfile_dir *dir, int fd, uint64_t number
     return newest < 0 ? -ENODATA : newest;
 }
 
-int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+int pn_recfile_set_mark(const struct pn_data_dir *dir, struct pn_recfile_reader *reader,
                         uint64_t number, const struct pn_recfile_mark *mark)
 {
     struct file_mark both[2];
@@ -485,13 +538,14 @@ int pn_recfile_set_mark(const struct pn_segfile_dir *dir, struct pn_recfile_read
     struct iovec one = {.iov_base = &next, .iov_len = sizeof next};
     off_t at = (off_t) (sizeof(struct file_header) + (newest == 0 ? sizeof next : 0));
     rc = pn_data_file_write(reader->file.fd, &one, 1, at);
-    return rc == 0 ? 0 : failed(dir, number, "write to", -rc);
+    return rc == 0 ? 0 : pn_data_dir_failed(dir, number, "write to", -rc);
 }
 
-int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile_reader *reader,
+int pn_recfile_get_mark(const struct pn_data_dir *dir, struct pn_recfile_reader *reader,
                         uint64_t number, struct pn_recfile_mark *mark)
 {
     struct file_header h;
+    struct iovec one = {.iov_base = &h, .iov_len = sizeof h};
     struct file_mark both[2];
     struct stat st;
     int rc = ensure_read(dir, reader, number, &st);
@@ -504,9 +558,9 @@ int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile_read
     }
     if (newest < 0 && newest != -ENODATA)
         return newest;
-    rc = pn_data_file_read(reader->file.fd, &h, sizeof h, 0);
+    rc = pn_data_file_read(reader->file.fd, &one, 1, 0);
     if (rc != 0 && rc != -ENODATA)
-        return failed(dir, number, "read", -rc);
+        return pn_data_dir_failed(dir, number, "read", -rc);
     if (rc != 0 || h.magic != FILE_MAGIC || h.instance != dir->instance || h.number != number ||
         h.crc != pn_crc32c(0, &h, offsetof(struct file_header, crc)))
         return 1;
@@ -514,7 +568,7 @@ int pn_recfile_get_mark(const struct pn_segfile_dir *dir, struct pn_recfile_read
     return 0;
 }
 
-/* ---- the disk, the directory ---------------------------------------------------------------- */
+/* ---- the disk -------------------------------------------------------------------------------- */
 
 int pn_recfile_dup(const struct pn_recfile *file, uint64_t number)
 {
@@ -522,12 +576,12 @@ int pn_recfile_dup(const struct pn_recfile *file, uint64_t number)
     return file->number == number && is_ours(file, &st) ? fcntl(file->fd, F_DUPFD_CLOEXEC, 0) : -1;
 }
 
-int pn_recfile_sync_fd(const struct pn_segfile_dir *dir, uint64_t number, int fd)
+int pn_recfile_sync_fd(const struct pn_data_dir *dir, uint64_t number, int fd)
 {
-    return fdatasync(fd) == 0 ? 0 : failed(dir, number, "sync", errno);
+    return fdatasync(fd) == 0 ? 0 : pn_data_dir_failed(dir, number, "sync", errno);
 }
 
-int pn_recfile_sync(const struct pn_segfile_dir *dir, uint64_t number)
+int pn_recfile_sync(const struct pn_data_dir *dir, uint64_t number)
 {
     struct pn_recfile file = PN_RECFILE_NONE; /* not the writer's: no lock is held */
     struct stat st;
@@ -535,52 +589,5 @@ int pn_recfile_sync(const struct pn_segfile_dir *dir, uint64_t number)
     if (rc == 0)
         rc = pn_recfile_sync_fd(dir, number, file.fd);
     pn_recfile_close(&file);
-    return rc;
-}
-
-int pn_recfile_sync_dir(const struct pn_segfile_dir *dir)
-{
-    int fd = pn_data_dir_open(dir->path);
-    if (fd < 0)
-        return fd;
-    int rc = fsync(fd) == 0 ? 0 : pn_data_file_failed(dir->path, ".", "sync", errno);
-    close(fd);
-    return rc;
-}
-
-static bool parse_number(const char *text, uint64_t *number)
-{
-    static const char digits[] = "0123456789abcdef";
-    *number = 0;
-    for (; *text != '\0'; text++) {
-        const char *digit = strchr(digits, *text);
-        if (digit == NULL)
-            return false;
-        *number = *number << 4 | (uint64_t) (digit - digits);
-    }
-    return true;
-}
-
-int pn_recfile_list(const struct pn_segfile_dir *dir, int (*found)(void *arg, uint64_t number),
-                    void *arg)
-{
-    size_t length = strlen(dir->prefix);
-    int rc = 0, fd = pn_data_dir_open(dir->path);
-    if (fd < 0)
-        return fd;
-    DIR *open = fdopendir(fd);
-    if (open == NULL) {
-        int error = errno;
-        close(fd);
-        return pn_fail(error, "could not read the data directory %s: %s", dir->path,
-                       strerror(error));
-    }
-    for (struct dirent *d; rc == 0 && (d = readdir(open)) != NULL;) {
-        uint64_t number;
-        if (strncmp(d->d_name, dir->prefix, length) == 0 && strlen(d->d_name) == length + 16 &&
-            parse_number(d->d_name + length, &number))
-            rc = found(arg, number);
-    }
-    closedir(open);
     return rc;
 }

@@ -1,5 +1,5 @@
 /*
- * lockfile.c - the files that carry the liveness locks (rule L1).
+ * liveness_files.c - the files that carry the liveness locks (rule L1).
  *
  * A file for each group of 64 slots, made by the first process that claims one.  A process opens
  * a file once and keeps it open as long as the segment is mapped: closing any descriptor of a
@@ -12,7 +12,7 @@
  * which stands in the segment.
  */
 #define _GNU_SOURCE
-#include "segment/lockfile.h"
+#include "segment/liveness_files.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,21 +1,16 @@
 /*
- * datafile.h - files in a directory that others may not write to: opening, writing, reading.
+ * data_file.h - files in a directory that others may not write to: opening, writing, reading.
  *
- * What segfile.c (pages) and recfile.c (records) have in common.  `path` is that of the directory,
- * `dirfd` a descriptor of it; both only for one call.  0 or -errno, with a sentence.
+ * `path` is that of the directory, `dirfd` a descriptor of it (data_dir.h); both only for one call.
+ * 0 or -errno, with a sentence but for reading and writing.
  */
-#ifndef PN_DATAFILE_H
-#define PN_DATAFILE_H
+#ifndef PN_DATA_FILE_H
+#define PN_DATA_FILE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
-
-#define PN_DATA_DIR_MAX 511U /* bytes of a directory's path at the most */
-
-/* A descriptor of a directory that is ours alone (see pn_segfile_check_dir), or -errno. */
-int pn_data_dir_open(const char *path);
 
 /* "could not <what> <directory>/<name>: <why>"; returns -error. */
 int pn_data_file_failed(const char *path, const char *name, const char *what, int error);
@@ -32,7 +27,7 @@ int pn_data_file_write(int fd, struct iovec *iov, int n, off_t at);
 /*
  * Close it; while the thread holds the writer lock, when it has released that: the last close of a
  * file that was removed frees its blocks and what memory has of it, milliseconds for one of 64 MiB.
- * So a file that is removed under the lock is opened before (pn_segfile_remove()).  The names are
+ * So a file that is removed under the lock is opened before (pn_data_dir_remove()).  The names are
  * gone at once, and in their order; a SIGKILL closes the rest.  A full disk does not wait: what
  * finds no room closes them first.  A list has room for PN_CLOSE_LATER; what is beyond is closed
  * at once.
@@ -51,10 +46,7 @@ void pn_data_files_release(void);
  * room any more.  -EOPNOTSUPP: not on this file system. */
 int pn_data_file_reserve(int fd, uint64_t at, uint64_t n);
 
-/* Bytes that a file in that directory may still get; UINT64_MAX: not known. */
-uint64_t pn_data_dir_room(const char *path);
-
-/* All of it; -ENODATA: the file ends before. */
-int pn_data_file_read(int fd, void *out, size_t n, off_t at);
+/* All of it; -ENODATA: the file ends before.  Changes iov. */
+int pn_data_file_read(int fd, struct iovec *iov, int n, off_t at);
 
 #endif

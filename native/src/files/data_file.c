@@ -1,20 +1,17 @@
 /*
- * datafile.c - see datafile.h.
+ * data_file.c - see data_file.h.
  *
- * 1. A directory belongs to the effective user, no other user may write to it, and it is no
- *    symbolic link.  This is looked at whenever a file is opened (1 us).
- * 2. A file is made O_EXCL|O_NOFOLLOW and close-on-exec; one that is there already must be a
- *    regular file, ours, with one name.  No open waits: O_NONBLOCK passes by a FIFO.
+ * A file is made O_EXCL|O_NOFOLLOW and close-on-exec; one that is there already must be a regular
+ * file, ours, with one name.  No open waits: O_NONBLOCK passes by a FIFO.
  */
 #define _GNU_SOURCE
-#include "files/datafile.h"
+#include "files/data_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/atomic.h"
@@ -24,42 +21,6 @@
 int pn_data_file_failed(const char *path, const char *name, const char *what, int error)
 {
     return pn_fail(error, "could not %s %s/%s: %s", what, path, name, strerror(error));
-}
-
-int pn_data_dir_open(const char *path)
-{
-    struct stat st;
-    if (path[0] != '/' || strlen(path) > PN_DATA_DIR_MAX)
-        return pn_fail(EINVAL,
-                       "the data directory \"%.100s\" is not an absolute path of at most "
-                       "%u bytes",
-                       path, PN_DATA_DIR_MAX);
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0) {
-        int error = errno;
-        bool link = lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
-        return link ? pn_fail(EACCES,
-                              "the data directory %s is a symbolic link of user %u\n"
-                              "Name the directory itself.",
-                              path, (unsigned) st.st_uid)
-                    : pn_fail(error, "could not open the data directory %s: %s", path,
-                              strerror(error));
-    }
-    const char *wrong = NULL;
-    if (fstat(fd, &st) != 0)
-        wrong = strerror(errno);
-    else if (st.st_uid != geteuid())
-        wrong = "it belongs to another user";
-    else if ((st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        wrong = "others may write to it";
-    if (wrong == NULL)
-        return fd;
-    close(fd);
-    return pn_fail(EACCES,
-                   "the data directory %s (of user %u, mode %04o) cannot be used by user "
-                   "%u: %s\nMake a directory of your own for it, with mode 0700.",
-                   path, (unsigned) st.st_uid, (unsigned) st.st_mode & 07777U, (unsigned) geteuid(),
-                   wrong);
 }
 
 /* Is what stands under that name a file of ours?  Names the owner of what is not. */
@@ -105,7 +66,7 @@ int pn_data_file_make(const char *path, int dirfd, const char *name, struct stat
     for (int tries = 0;; tries++) {
         int fd = openat(dirfd, name, new, 0600);
         if (fd >= 0) {
-            PN_CRASH("segfile:created");
+            PN_CRASH("datafile:created");
             if (fchmod(fd, 0600) == 0 && fstat(fd, st) == 0)
                 return fd;
             int error = errno;
@@ -221,6 +182,17 @@ static void unblock_sigxfsz(const sigset_t *xfsz, const sigset_t *before, bool r
     pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
+/* So many bytes of what is left are done. */
+static void advance(struct iovec **iov, int *n, size_t done)
+{
+    for (; *n > 0 && done >= (*iov)->iov_len; --*n, ++*iov)
+        done -= (*iov)->iov_len;
+    if (*n > 0) {
+        (*iov)->iov_base = (char *) (*iov)->iov_base + done;
+        (*iov)->iov_len -= done;
+    }
+}
+
 static int write_all(int fd, struct iovec *iov, int n, off_t at)
 {
     while (n > 0) {
@@ -229,12 +201,8 @@ static int write_all(int fd, struct iovec *iov, int n, off_t at)
             continue;
         if (done <= 0)
             return done < 0 ? -errno : -EIO;
-        for (at += done; n > 0 && (size_t) done >= iov->iov_len; n--, iov++)
-            done -= (ssize_t) iov->iov_len;
-        if (n > 0) {
-            iov->iov_base = (char *) iov->iov_base + done;
-            iov->iov_len -= (size_t) done;
-        }
+        at += done;
+        advance(&iov, &n, (size_t) done);
     }
     return 0;
 }
@@ -263,23 +231,16 @@ int pn_data_file_reserve(int fd, uint64_t at, uint64_t n)
     return rc == -ENOSYS ? -EOPNOTSUPP : rc;
 }
 
-uint64_t pn_data_dir_room(const char *path)
-{
-    struct statvfs fs;
-    return statvfs(path, &fs) == 0 ? (uint64_t) fs.f_bavail * fs.f_frsize : UINT64_MAX;
-}
-
-int pn_data_file_read(int fd, void *out, size_t n, off_t at)
+int pn_data_file_read(int fd, struct iovec *iov, int n, off_t at)
 {
     while (n > 0) {
-        ssize_t got = pread(fd, out, n, at);
+        ssize_t got = preadv(fd, iov, n, at);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
             return got < 0 ? -errno : -ENODATA;
-        out = (char *) out + got;
-        n -= (size_t) got;
         at += got;
+        advance(&iov, &n, (size_t) got);
     }
     return 0;
 }

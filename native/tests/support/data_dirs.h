@@ -1,9 +1,9 @@
 /*
- * segfiles.h - a directory for files of pages, which is gone when the test ends, and what is in
- * the pages.  Included by tests of segfile.c.
+ * data_dirs.h - a directory for files, which is gone when the test ends, and what is in files of
+ * pages.  Included by tests of data_dir.c, and of what writes such files.
  */
-#ifndef PN_TESTS_SEGFILES_H
-#define PN_TESTS_SEGFILES_H
+#ifndef PN_TESTS_DATA_DIRS_H
+#define PN_TESTS_DATA_DIRS_H
 
 #include "harness.h"
 
@@ -13,9 +13,11 @@
 #include <sys/stat.h>
 
 #include "segment/layout.h"
-#include "files/segfile.h"
+#include "files/page_file.h"
+#include "files/record_file.h"
 
-enum { PAGE = PN_QUEUE_PAGE, PAGES = PN_SEGFILE_PAGES, INSTANCE = 0xabcdef };
+enum { PAGE = PN_QUEUE_PAGE, PAGES = PN_FILE_PAGES, INSTANCE = 0xabcdef };
+enum { PAGE_RECORD = PN_RECORD_HEADER + PAGE }; /* a page with what stands before it */
 
 static char data_dir[64];
 static pid_t data_dir_owner;
@@ -52,7 +54,7 @@ static inline uint32_t tag_of(uint64_t number, uint32_t i)
     return (uint32_t) (number % 97 * 64 + i + 1);
 }
 
-static inline int write_pages(const struct pn_segfile_dir *dir, uint64_t number, uint32_t first,
+static inline int write_pages(const struct pn_data_dir *dir, uint64_t number, uint32_t first,
                               uint32_t n)
 {
     static unsigned char bytes[PAGES][PAGE];
@@ -63,14 +65,15 @@ static inline int write_pages(const struct pn_segfile_dir *dir, uint64_t number,
         pages[i] = bytes[i];
         tags[i] = tag_of(number, first + i);
     }
-    return pn_segfile_write(dir, number, first, pages, tags, n);
+    return pn_pages_write(dir, number, first, pages, tags, n);
 }
 
 /* Read pages, and compare them if they were to be had. */
-static inline int read_pages(int fd, uint64_t number, uint32_t first, uint32_t n)
+static inline int read_pages(const struct pn_data_dir *dir, uint64_t number, uint32_t first,
+                             uint32_t n)
 {
     static unsigned char got[PAGES][PAGE], want[PAGE];
-    int rc = pn_segfile_read(fd, number, first, n, got);
+    int rc = pn_pages_read(dir, number, first, n, got);
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         fill_page(want, number, first + i);
         CHECK(memcmp(got[i], want, PAGE) == 0);
@@ -78,11 +81,17 @@ static inline int read_pages(int fd, uint64_t number, uint32_t first, uint32_t n
     return rc;
 }
 
-static inline void path_of(const struct pn_segfile_dir *dir, uint64_t number, char path[512])
+/* Where page `i` of a file begins, with the header of its record. */
+static inline off_t page_at(uint32_t i)
 {
-    int n =
-        snprintf(path, 512, "%s/%s%016llx", dir->path, dir->prefix, (unsigned long long) number);
-    CHECK(n < 512);
+    return PN_RECFILE_START + (off_t) i * PAGE_RECORD;
+}
+
+static inline void path_of(const struct pn_data_dir *dir, uint64_t number, char path[512])
+{
+    char name[PN_DATA_FILE_NAME];
+    pn_data_dir_name(dir, number, name);
+    CHECK(snprintf(path, 512, "%s/%s", dir->path, name) < 512);
 }
 
 static inline unsigned files_in(const char *path)
