@@ -214,7 +214,9 @@ bench-native: build ## the C benchmarks
 	    echo "== $$program"; "$$program" $(ARGS) || exit 1; done
 
 demo: setup ## a minute that shows what it does; BREAK=drop, dup, swap or flip breaks it on purpose
-	@BREAK="$(BREAK)" $(PY) -m pynotify.demo $(ARGS)
+	@BREAK="$(BREAK)" $(PY) -m pynotify.demo $(ARGS) || { rc=$$?; \
+	    [ $$rc -ne 2 ] || echo "exit status 2: a guarantee was broken" >&2; \
+	    [ $$rc -eq 2 ] || echo "exit status $$rc: could not run" >&2; exit $$rc; }
 
 soak: build ## random calls, kills and stops for MINUTES=1, and a judge; ARGS="..." is passed on
 	@PYTHONPATH=tests:tests/support $(PY) -m soak --minutes $(or $(MINUTES),1) $(ARGS)

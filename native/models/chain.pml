@@ -7,24 +7,30 @@
  *  1. NL listeners are processes with one slot each, and asleep.  NN notifiers commit once; which
  *     sleepers the commit interests is chosen freely.  A commit (under the lock) makes them awake and
  *     owed; CHAIN of them it signals afterwards, the others it leaves in `deferred`.
- *  2. A signal: is the slot claimed?  Then the proof that its liveness byte is held, the flag, and
- *     the signal, a step each.  One that was refused does not count, and the sender takes another from
- *     `deferred`.
- *  3. The handler runs beside the listener and its close(), at any time after the signal.  It takes the
- *     flag of a slot that is its process's still, and then passes on: it takes what is owed from
- *     `deferred`, until it has signalled CHAIN of them.
- *  4. CLOSES listeners close at any step: the slot is freed under the lock, then its byte, then the
- *     connection leaves the handler's table, and waits for a handler that is under way.  From the
- *     first of these steps on the handler passes nothing on for this slot, so close() does: a notifier
- *     that counts this slot has found it in its commit, that is before the slot was freed, and so
- *     what it deferred stood there before that.
- *  5. No process commits afterwards, and no timer ticks.  Nothing dies, and descriptors are plenty.
+ *  2. A signal: is the slot claimed, and by which process?  If it is passed on: is it still owed?
+ *     Then the proof that the liveness byte is that process's, the flag, and the signal, a step each.
+ *     One that was refused does not count, and the sender takes another from `deferred`.
+ *  3. The handler runs beside the listener and its close(), at any time after the signal.  It looks
+ *     whether the slot is its process's still, takes the flag, and then passes on: it takes what is
+ *     owed from `deferred`, until it has signalled CHAIN of them.
+ *  4. CLOSES listeners close at any step: the connection leaves the handler's table, and waits for a
+ *     handler that is under way, which would take the flag of the slot's next owner; the slot is
+ *     freed under the lock, then its byte.  From the first of these steps on the handler passes
+ *     nothing on for this slot, so close() does: a notifier that counts this slot has found it in its
+ *     commit, that is before the slot was freed, and so what it deferred stood there before that.
+ *  5. OWNERS (0 or 1): another process claims a slot that was freed, and sleeps.  The chain signals it
+ *     only if a commit made it awake.
+ *  6. LACKS handlers find no descriptor when they pass on: they put back what they have taken, and
+ *     leave all to a thread of theirs, by a flag and their latch; it may give a descriptor up.
+ *  7. No process commits afterwards, and no timer ticks.  Nothing dies.
  *
  * ASSERTED at the end: each listener that has a slot, and was made awake, was told.
  *
  * PASS_BEFORE_BYTE (not broken): close() passes on as soon as the slot is free.
  *
- * BROKEN VARIANTS: NO_PASS_AT_CLOSE PASS_BEFORE_SLOT (before the slot is freed)
+ * BROKEN VARIANTS: NO_PASS_AT_CLOSE PASS_BEFORE_SLOT (before the slot is freed) HIDE_LAST (the
+ * connection leaves the handler's table when its slot is free) NO_SECOND_LOOK (whether it is owed)
+ * NOT_LEFT (to the thread) LATCH_FIRST (before the flag that says why)
  */
 #ifndef NL
 #define NL 3
@@ -38,14 +44,28 @@
 #ifndef CLOSES
 #define CLOSES 1
 #endif
+#ifndef OWNERS
+#define OWNERS 0
+#endif
+#ifndef LACKS
+#define LACKS 0
+#endif
 
 #define BIT(n) (1 << (n))
 #define STEP(...) atomic { __VA_ARGS__ }
+#define LATER NL /* the process that claims a slot that was freed */
+#define NP (NL + 1)
 
 byte owed, deferred, asleep = BIT(NL) - 1;
-bool used[NL] = 1, held[NL] = 1, listed[NL] = 1;
-bool flag[NL], pending[NL], busy[NL], told[NL];
-byte closes = CLOSES;
+byte owner[NL];
+bool used[NL] = 1, held[NL] = 1, flag[NL]; /* of slots */
+bool listed[NP] = 1, pending[NP], busy[NP], told[NP]; /* of processes */
+byte closes = CLOSES, owners = OWNERS;
+byte taken = NL; /* the slot of LATER */
+#if LACKS > 0
+byte lacks = LACKS;
+bool left[NP], latch[NP];
+#endif
 
 /* The lowest of the set `from` that is in it; NL: none. */
 inline lowest(from)
@@ -57,29 +77,43 @@ inline lowest(from)
     od
 }
 
-/* To slot j; `sent` counts it. */
-inline signal(j)
+/* To slot j; `sent` counts it.  `passed`: it is owed, or not signalled. */
+inline signal(j, passed)
 {
     if
-    :: atomic { used[j] -> ok = 1 }
+    :: atomic { used[j] -> ok = 1; to = owner[j] }
     :: atomic { else -> ok = 0 }
     fi;
-    STEP(ok = ok && held[j]);
+#ifndef NO_SECOND_LOOK
+    if
+    :: atomic { passed -> ok = ok && (owed & BIT(j)) != 0 }
+    :: atomic { else -> skip }
+    fi;
+#endif
+    STEP(ok = ok && held[j] && owner[j] == to);
     if
     :: atomic { ok && used[j] -> flag[j] = 1 }
     :: atomic { else -> skip }
     fi;
-    STEP(if :: ok -> pending[j] = 1; sent++ :: else -> skip fi; ok = 0)
+    STEP(
+        if
+        :: ok ->
+            assert(!passed || to != LATER || !(asleep & BIT(j)));
+            pending[to] = 1;
+            sent++
+        :: else -> skip
+        fi;
+        ok = 0; to = 0)
     /* PN_CRASH("signal:sent") */
 }
 
-/* pn_procsignal_pass_on(seg, sent) */
-inline pass_on()
+/* pn_procsignal_pass_on(seg, sent), up to `most` */
+inline pass_on(most)
 {
     do
-    :: atomic { sent >= CHAIN -> break }
+    :: atomic { sent >= most -> break }
     :: atomic {
-        sent < CHAIN ->
+        sent < most ->
         lowest(deferred);
         if :: k == NL -> break :: else -> deferred = deferred & ~BIT(k) fi
        }
@@ -87,7 +121,7 @@ inline pass_on()
        if
        :: atomic { !(owed & BIT(k)) -> skip }
        :: atomic { else -> skip }
-          signal(k)
+          signal(k, true)
        fi
     od;
     STEP(sent = 0; k = 0)
@@ -95,7 +129,7 @@ inline pass_on()
 
 proctype Notifier()
 {
-    byte k, i, sent, head, msk;
+    byte k, i, sent, head, msk, to;
     bool ok;
 
     atomic {                                            /* the commit, under the lock */
@@ -122,58 +156,131 @@ proctype Notifier()
     /* PN_CRASH("commit:unlocked") */
     do
     :: atomic { head != 0 -> lowest(head); head = head & ~BIT(k); i = k }
-       signal(i)
+       signal(i, false)
     :: atomic { head == 0 -> i = 0; break }
     od;
     if
     :: atomic { msk -> skip }
-       pass_on()
+       pass_on(CHAIN)
     :: atomic { else -> skip }
     fi
 }
 
-proctype Handler(byte me)
+proctype Handler(byte p)
 {
-    byte k, sent;
+    byte k, sent, to, me;
     bool ok;
 
 end:
     do
-    :: atomic { pending[me] -> pending[me] = 0; busy[me] = listed[me] }
+    :: atomic {
+        pending[p] -> pending[p] = 0; busy[p] = listed[p];
+        me = (p == LATER -> taken : p)
+       }
        if
-       :: atomic { !busy[me] || !used[me] || !flag[me] -> busy[me] = 0; goto end }
+       :: atomic { !busy[p] || !used[me] || owner[me] != p -> busy[p] = 0; me = 0; goto end }
+       :: atomic { else -> skip }
+       fi;
+       if
+       :: atomic { !flag[me] -> busy[p] = 0; me = 0; goto end }
        :: atomic { else -> flag[me] = 0 }
        fi;
-       STEP(owed = owed & ~BIT(me));
+       STEP(if :: used[me] && owner[me] == p -> owed = owed & ~BIT(me) :: else -> skip fi);
        /* PN_CRASH("handler:owed-cleared") */
-       STEP(told[me] = 1);
-       pass_on();
-       STEP(busy[me] = 0)
+       STEP(told[p] = 1; me = 0);
+#if LACKS > 0
+       if
+       :: atomic {
+           lacks > 0 && deferred != 0 ->
+           lacks--; lowest(deferred); deferred = deferred & ~BIT(k)
+          }
+          STEP(deferred = deferred | BIT(k); k = 0);
+#ifndef NOT_LEFT
+#ifdef LATCH_FIRST
+          STEP(latch[p] = 1);
+          STEP(left[p] = 1)
+#else
+          STEP(left[p] = 1);
+          STEP(latch[p] = 1)
+#endif
+#endif
+       :: pass_on(CHAIN)
+       fi;
+#else
+       pass_on(CHAIN);
+#endif
+       STEP(busy[p] = 0)
     od
+}
+
+#if LACKS > 0
+/* It is woken by the latch, and drains it first. */
+proctype Thread(byte p)
+{
+    byte k, sent, to;
+    bool ok;
+
+end:
+    do
+    :: atomic { latch[p] && listed[p] -> latch[p] = 0 }
+       if
+       :: atomic { left[p] -> left[p] = 0 }
+          pass_on(NL)
+       :: atomic { else -> skip }
+       fi
+    od
+}
+#endif
+
+inline hide(p)
+{
+    STEP(listed[p] = 0);
+    atomic { !busy[p] -> skip }
 }
 
 proctype Close(byte me)
 {
-    byte k, sent;
+    byte k, sent, to;
     bool ok;
 
 end:
     atomic { closes > 0 -> closes-- }
 #ifdef PASS_BEFORE_SLOT
-    pass_on();
+    pass_on(CHAIN);
+#endif
+#ifndef HIDE_LAST
+    hide(me);
 #endif
     STEP(used[me] = 0; owed = owed & ~BIT(me));
     /* PN_CRASH("release:freed") */
 #ifdef PASS_BEFORE_BYTE
-    pass_on();
+    pass_on(CHAIN);
 #endif
     STEP(held[me] = 0);
-    STEP(listed[me] = 0);
-    atomic { !busy[me] -> skip }
+#ifdef HIDE_LAST
+    hide(me);
+#endif
 #if !defined(NO_PASS_AT_CLOSE) && !defined(PASS_BEFORE_BYTE) && !defined(PASS_BEFORE_SLOT)
-    pass_on()
+    pass_on(CHAIN)
 #endif
 }
+
+#if OWNERS > 0
+proctype Claim(byte j)
+{
+end:
+    atomic {
+        owners > 0 && !used[j] && !held[j] ->
+        owners--;
+        taken = j;
+        owner[j] = LATER;
+        used[j] = 1; held[j] = 1; flag[j] = 0;
+        owed = owed & ~BIT(j); deferred = deferred & ~BIT(j);
+        asleep = asleep | BIT(j)
+    }
+    /* PN_CRASH("claim:published") */
+}
+#endif
 
 init
 {
@@ -181,7 +288,27 @@ init
     atomic {
         i = 0;
         do
-        :: i < NL -> run Handler(i); run Close(i); i++
+        :: i < NL -> owner[i] = i; i++
+        :: else -> break
+        od;
+        i = 0;
+        do
+        :: i < NL + (OWNERS > 0) ->
+            run Handler(i);
+#if LACKS > 0
+            run Thread(i);
+#endif
+            i++
+        :: else -> break
+        od;
+        i = 0;
+        do
+        :: i < NL ->
+            run Close(i);
+#if OWNERS > 0
+            run Claim(i);
+#endif
+            i++
         :: else -> break
         od;
         i = 0;
@@ -196,7 +323,7 @@ end:
         timeout ->
         do
         :: i < NL ->
-            assert(!used[i] || (asleep & BIT(i)) || told[i]);
+            assert(!used[i] || (asleep & BIT(i)) || told[owner[i]]);
             i++
         :: else -> break
         od

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pynotify.demo import faults, interrupts, spark, tables, verdict
+from pynotify.demo.ledger import GarbledEntryError
 from pynotify.demo.progress import Progress
 from pynotify.demo.source import Library, NoSourceError, find_library
 from pynotify.demo.stage import IDLE, LISTENERS, NOTIFIERS, DemoError, Outcome, Stage
@@ -77,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(options, progress)
     except KeyboardInterrupt:
         progress.say("interrupted")
+    except GarbledEntryError as error:
+        print(f"VIOLATION\n  {error}")
+        return VIOLATION
     except (DemoError, NoSourceError, faults.NothingToBreakError, Error, OSError) as error:
         progress.say(f"pynotify demo: {type(error).__name__}: {error}")
     finally:

@@ -53,6 +53,10 @@ class Entry:
         )
 
 
+class GarbledEntryError(Exception):
+    """The parent was handed what no process of the demonstration has sent it."""
+
+
 @dataclass
 class NotifierAccount:
     """What one notifier and its replacement have committed."""
@@ -96,8 +100,14 @@ class Ledger:
         return all(account.done for account in self.notifiers.values())
 
     def take(self, message: pynotify.Notify) -> None:
-        """Enter a message of the channel."""
+        """Enter a message of the channel.  Raises GarbledEntryError."""
         self.entries += 1
+        try:
+            self._take(message)
+        except (ValueError, LookupError) as error:
+            raise GarbledEntryError(f"the ledger was handed {message.data!r}") from error
+
+    def _take(self, message: pynotify.Notify) -> None:
         kind, *words = message.payload.split()
         if kind == "sent":
             self._take_entry(message.seq, Entry.decode(words))
@@ -113,7 +123,7 @@ class Ledger:
         elif kind == "done":
             self.notifiers[int(words[0])].done = True
         else:
-            raise ValueError(f"unknown entry in the ledger: {message.payload!r}")
+            raise ValueError(kind)
 
     def _take_entry(self, seq: int, entry: Entry) -> None:
         account = self.notifiers[entry.notifier]

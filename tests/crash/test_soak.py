@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,24 +16,29 @@ import pytest
 from numpy.typing import NDArray
 
 from programs import ROOT
+from receiving import PATIENCE, TIME_FACTOR, readable, wait_until
 from soak import journal as j
 from soak.judge import Verdict, judge
+
+
+def environment() -> dict[str, str]:
+    paths = os.pathsep.join([str(ROOT / part) for part in ("", "tests", "tests/support")])
+    return {**os.environ, "PYTHONPATH": paths}
 
 
 def soak(*arguments: str, patience: float = 240.0) -> dict[str, int]:
     """The figures of a run in which nothing was wrong.
 
     A supervisor that hangs is killed, and with it all its workers, before pytest's time-out ends
-    this process and leaves it behind.
+    this process; that would end it, too.
     """
-    paths = os.pathsep.join([str(ROOT / part) for part in ("", "tests", "tests/support")])
     done = subprocess.run(
-        [sys.executable, "-m", "soak", *arguments],
-        env={**os.environ, "PYTHONPATH": paths},
+        [sys.executable, "-m", "soak", "--parent", str(os.getpid()), *arguments],
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,
-        timeout=patience,
+        timeout=patience * TIME_FACTOR,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "violations: 0" in done.stdout
@@ -53,6 +60,47 @@ def test_hundreds_are_killed() -> None:
     kills = 0
     while kills < 500:  # a busy machine takes longer
         kills += soak("--minutes", "0.75", "--round", "10", patience=540.0)["kills"]
+
+
+STARTER = """
+import os, subprocess, sys
+options = ["--parent", str(os.getpid()), "--minutes", "60", "--round", "3600", "--spill", "256"]
+command = [sys.executable, "-m", "soak", *options]
+print(subprocess.Popen(command, stdout=sys.stderr).pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("told", ["its starter is killed", "it is terminated"])
+def test_it_clears_up_when_it_is_to_end(told: str, tmp_path: Path) -> None:
+    """A test that is ended by its limit must not leave a supervisor that goes on for an hour."""
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER],
+        env=environment() | {"TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert starter.stdout is not None
+    pid = int(starter.stdout.readline())
+    supervisor = os.pidfd_open(pid)
+    try:
+        wait_until(lambda: any(tmp_path.glob("soak-*/*.journal")), "its workers are at work")
+        if told == "it is terminated":
+            os.kill(pid, signal.SIGTERM)
+        else:
+            starter.kill()
+        assert readable(supervisor, PATIENCE)
+        starter.kill()
+        starter.communicate(timeout=PATIENCE)  # each worker has its standard error, too
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(supervisor, signal.SIGKILL)
+        os.close(supervisor)
+        starter.kill()
+        starter.communicate()
+    assert list(tmp_path.iterdir()) == []
+    assert not list(Path("/dev/shm").glob(f"*soak-{pid}*"))
 
 
 # ---- the judge ---------------------------------------------------------------------------

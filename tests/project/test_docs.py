@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -194,6 +195,44 @@ def test_measured_table_stands_between_its_markers() -> None:
     text = (ROOT / "README.md").read_text()
     begin, end = text.index("<!-- bench:begin -->"), text.index("<!-- bench:end -->")
     assert COMMAND.search(text[begin:end])
+
+
+OF_THE_README = {
+    "one process to one, single notifies, each a transaction": "1:1, single notify, each message a"
+    " Notify",
+    "one to 10 listeners, single notifies": "1:10, single notify, each message a Notify",
+    "one to 100 listeners, single notifies": "1:100, single notify, each message a Notify",
+    "wake-up of a sleeping process, two CPUs, p50": "wake-up, p50, two CPUs",
+}
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("| \n").split("|")]
+
+
+def figure(cell: str) -> Decimal:
+    match = re.search(r"[\d.]+(?= (?:M|us|x)\b|$)", cell.partition(" [")[0])
+    assert match, cell
+    return Decimal(match[0])
+
+
+def test_measured_table_is_of_the_run_in_the_benchmarks() -> None:
+    """No figure of another run, and of the same rows all three: ours, the peer's, the ratio."""
+    readme, whole = ((ROOT / name).read_text() for name in ("README.md", "docs/benchmarks.md"))
+    table = readme.partition("<!-- bench:begin -->")[2].partition("<!-- bench:end -->")[0]
+    run = whole.partition("\n## Python\n")[2].partition("\n## ")[0]
+    date = re.search(r"\d{4}-\d\d-\d\d", run)
+    assert date
+    assert date[0] in readme.partition("<!-- bench:end -->")[2].partition("\n## ")[0]
+    rows = {cells(line)[0]: cells(line)[2:6] for line in run.splitlines() if line.startswith("|")}
+    shown = [cells(line) for line in table.splitlines() if line.startswith("|")][2:]
+    assert {name for name, *_ in shown} == OF_THE_README.keys()
+    for name, ours, against, ratio in shown:
+        measured, peer, its, quotient = rows[OF_THE_README[name]]
+        assert against.partition(":")[0] in peer, name
+        found = (ours, against.partition(":")[2], ratio)
+        for here, there in zip(found, (measured, its, quotient), strict=True):
+            assert figure(there).quantize(figure(here), ROUND_HALF_UP) == figure(here), name
 
 
 def constant(file: str, name: str) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pynotify
 from soak.judge import Verdict, judge
-from soak.supervisor import Crowd, Settings
+from soak.supervisor import Crowd, Settings, end_with
 
 _ROOT = Path(__file__).resolve().parents[2]
 _ROUNDS_PER_SEGMENT = 4
@@ -41,6 +41,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--native", type=Path, default=_native_worker(), help="the C worker")
     parser.add_argument("--kill-rate", type=float, default=15.0, help="a second")
     parser.add_argument("--stop-rate", type=float, default=10.0, help="a second")
+    parser.add_argument("--parent", type=int, default=0, help="end when that process does")
     parser.add_argument("--keep", type=Path, help="where to put the journals of bad rounds")
     return parser.parse_args()
 
@@ -174,6 +175,7 @@ def _check_nothing_left(
 
 def main() -> int:
     arguments = _arguments()
+    end_with(arguments.parent)
     if arguments.seed is None:
         arguments.seed = random.SystemRandom().getrandbits(31)
     kinds = f"{arguments.workers} processes, {arguments.python_workers} of them Python"

@@ -11,6 +11,7 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 import pynotify
 from pynotify._ffi import lib
@@ -24,6 +25,32 @@ _PROGRESS = 20.0 * TIME_FACTOR  # seconds until each worker that is not stopped 
 _CHECK_EVERY = 0.5
 _PR_SET_PDEATHSIG = 1
 _EXIT_AT_LABEL = 99
+
+
+_told_to_end = False
+
+
+def end_with(parent: int) -> None:
+    """When that process is dead, or this one is told to, the round is given up, and cleared up.
+
+    A test that runs into pytest's time-out ends in a moment, and stops no process of its own.
+    """
+
+    def note(_signo: int, _frame: FrameType | None) -> None:
+        global _told_to_end  # noqa: PLW0603
+        _told_to_end = True
+
+    signal.signal(signal.SIGTERM, note)
+    if parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before we asked for it
+            note(signal.SIGTERM, None)
+
+
+def _pause(seconds: float) -> None:
+    time.sleep(seconds)
+    if _told_to_end:
+        raise SystemExit(128 + signal.SIGTERM)
 
 
 @dataclass
@@ -235,7 +262,7 @@ class Crowd:
             if kills
             else now - begun < seconds
         ):
-            time.sleep(0.003)
+            _pause(0.003)
             last, now = now, time.monotonic()
             self._molest(now, now - last)
             self._reap(respawn=True)
@@ -266,7 +293,7 @@ class Crowd:
                 for member in self._members.values():
                     self._report_stuck(member)
                     self._kill(member, now)
-            time.sleep(0.02)
+            _pause(0.02)
         self._journal.close()
 
     def kill_all(self) -> None:

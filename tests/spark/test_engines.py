@@ -238,6 +238,38 @@ def test_the_users_settings_of_spark_stand(java: str, spark: Any, tmp_path: Path
     assert (quick in options) == (not java)
 
 
+NO_SNAPPY = """
+import sys
+from spark_jobs.cli import main
+from spark_jobs.spark.session import create_session
+logs, out = sys.argv[1:]
+one = create_session("test", "local[1]", brief=True).range(1).coalesce(1)
+one.write.parquet(f"{out}/ours")
+try:
+    one.write.option("compression", "snappy").parquet(f"{out}/snappy")
+except Exception as error:
+    print("UnsatisfiedLinkError" in str(error) or "Snappy" in str(error))
+print(main(["latency", logs, "--engine", "spark", "--out", f"{out}/latency"]))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.full
+@pytest.mark.timeout(300)
+def test_nothing_needs_snappys_library(spark: Any, logs: Path, tmp_path: Path) -> None:
+    """As where Debian's package musl is installed: it does not load."""
+    java = "-Dorg.xerial.snappy.use.systemlib=true -Djava.library.path=/nowhere"
+    done = subprocess.run(
+        [sys.executable, "-c", NO_SNAPPY, str(logs), str(tmp_path)],
+        env=environment() | {"JDK_JAVA_OPTIONS": java},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line in ("True", "0")] == ["True", "0"]
+
+
 def test_what_says_how_java_is_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS", "SPARK_HOME")
     for name in names:

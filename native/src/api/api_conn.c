@@ -120,7 +120,7 @@ static void release_slot(pn_conn *conn)
 {
     struct pn_hold hold;
     bool watched = pn_owns_slot(conn) && pn_slot_watches(conn->me);
-    pn_procsignal_disown(conn);
+    pn_procsignal_hide(conn);
     bool locked = false, released = false;
     while (!released && (locked = pn_lock_topics(conn->seg, &hold, PN_LOCK_TIMEOUT_NS) == 0)) {
         released = !pn_owns_slot(conn) || pn_backend_release_locked(conn);
@@ -132,8 +132,8 @@ static void release_slot(pn_conn *conn)
         pn_backend_abandon(conn); /* a stopped lock holder, or a segment that is no more */
     else if (watched)
         pn_watch_tell(conn->seg, conn->slot);
-    pn_procsignal_unregister(conn);      /* last: until here a signal may be on its way */
-    pn_procsignal_pass_on(conn->seg, 0); /* instead of the handler, which has found no slot */
+    pn_procsignal_disarm(conn);          /* last: until here a signal may be on its way */
+    pn_procsignal_pass_on(conn->seg, 0); /* instead of the handler, which has not found it */
 }
 
 /* Descriptors in reserve; and what does not work here, told by the first of a mapping. */

@@ -34,6 +34,12 @@ static inline int64_t pn_since(int64_t now, uint64_t then)
     return (int64_t) ((uint64_t) now - then);
 }
 
+/* When `ns` from now on is, ns >= 0: no later than the last moment there is. */
+static inline int64_t pn_after(int64_t now, int64_t ns)
+{
+    return ns > INT64_MAX - now ? INT64_MAX : now + ns;
+}
+
 /* getpid() without the system call; refreshed in forked children by procsignal.c. */
 extern int32_t pn_my_pid;
 void pn_os_know_ourselves(void); /* at load, and in a forked child */

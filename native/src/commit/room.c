@@ -287,11 +287,16 @@ static struct pn_room_ticket *find_ticket(struct AsyncQueueControl *ctl, uint64_
     return NULL;
 }
 
+static int64_t full_timeout(const struct pn_segment *seg)
+{
+    return seg->full_timeout_ns < INT64_MAX ? (int64_t) seg->full_timeout_ns : INT64_MAX;
+}
+
 /* More writers than the table has rows: those wait without one, and are as they were. */
 static void renew_ticket(const struct pn_segment *seg, struct pn_room_wait *wait, int64_t now)
 {
     struct AsyncQueueControl *ctl = seg->ctl;
-    int64_t until = wait->deadline - (int64_t) (seg->full_timeout_ns / 2);
+    int64_t until = wait->deadline - full_timeout(seg) / 2;
     if (pn_never_wait || wait->brief)
         return;
     if (wait->ticket == 0)
@@ -370,7 +375,7 @@ static int make_room_or_wait(struct pn_conn *conn, const struct append *a,
     bool again = wait->left_at != 0 && now - wait->left_at > PN_ROOM_LEFT_NS;
     wait->left_at = 0;
     if (wait->deadline == 0 || again) {
-        wait->deadline = now + (int64_t) seg->full_timeout_ns;
+        wait->deadline = pn_after(now, full_timeout(seg));
         wait->interval = PN_ROOM_WAIT_MIN_NS;
     }
     uint64_t first = first_ticket(seg->ctl, now);

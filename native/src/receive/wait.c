@@ -152,7 +152,7 @@ static int sleep_until_wanted(struct pn_conn *conn, int64_t timeout_ns)
         int64_t now = pn_now_ns();
         if (first) {
             start = now;
-            deadline = timeout_ns < 0 ? INT64_MAX : now + timeout_ns;
+            deadline = timeout_ns < 0 ? INT64_MAX : pn_after(now, timeout_ns);
             back_at = conn->signo < 0 && deadline - now > PN_POLL_BACK_NS ? now + PN_POLL_BACK_NS
                                                                           : INT64_MAX;
             rc = before_blocking(conn, now);

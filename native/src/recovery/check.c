@@ -85,10 +85,10 @@ static bool check_positions(struct pn_segment *seg, struct report *r)
 
 /* I18, one entry; newest[]: of each counter the value that its last entry says, 0: none yet. */
 static void check_bump(struct pn_segment *seg, struct report *r, const AsyncQueueEntry *qe,
-                       uint64_t *newest)
+                       const struct pn_entry_extent *extent, uint64_t *newest)
 {
-    uint32_t i = qe->channel_hash;
-    if (i >= seg->max_generations || qe->channel_len != 0 || qe->payload_len != 0 ||
+    const uint32_t i = *(volatile const uint32_t *) &qe->channel_hash; /* once */
+    if (i >= seg->max_generations || extent->channel_len != 0 || extent->payload_len != 0 ||
         pn_load_relaxed(&pn_generation_at(seg, i)->state) != PN_GENERATION_USED ||
         pn_generation_at(seg, i)->dboid != qe->dboid) {
         problem(r, "I18: commit %llu bumps counter %u, which is none of its database",
@@ -133,19 +133,23 @@ struct walk {
 };
 
 static void check_entry(struct pn_segment *seg, struct report *r, struct walk *walk,
-                        const AsyncQueueEntry *qe, QueuePosition at)
+                        const AsyncQueueEntry *qe, const struct pn_entry_extent *extent,
+                        QueuePosition at)
 {
-    if (qe->dboid == 0)
+    if (qe->dboid == 0) /* there may be no more of it than that */
         return;
+    const struct pn_topic_entry entry = pn_topic_entry_of(qe, extent);
     if (qe->xid < walk->xid || qe->sent_ns < walk->sent || qe->xid > seg->ctl->last_xid)
         problem(r, "I3: entry at %llu is out of commit order", (unsigned long long) at);
-    if (qe->headers_len != 0 && (qe->kind != PN_ENTRY_NOTIFY || qe->headers_len > qe->payload_len))
+    if (qe->headers_len != 0 &&
+        (qe->kind != PN_ENTRY_NOTIFY || qe->headers_len > extent->payload_len))
         problem(r, "I3: entry at %llu, of kind %u, cannot have headers of %u bytes",
                 (unsigned long long) at, qe->kind, qe->headers_len);
-    if (qe->kind == PN_ENTRY_GENERATION)
-        check_bump(seg, r, qe, walk->newest);
-    else if (qe->kind >= PN_ENTRY_PUBLISH && !pn_topic_entry_possible(seg, qe))
-        problem(r, "I3: entry at %llu has the unknown kind %u", (unsigned long long) at, qe->kind);
+    if (entry.kind == PN_ENTRY_GENERATION)
+        check_bump(seg, r, qe, extent, walk->newest);
+    else if (entry.kind >= PN_ENTRY_PUBLISH && !pn_topic_entry_possible(seg, &entry))
+        problem(r, "I3: entry at %llu has the unknown kind %u", (unsigned long long) at,
+                entry.kind);
     walk->xid = qe->xid;
     walk->sent = qe->sent_ns;
 }
@@ -174,7 +178,7 @@ static QueuePosition check_files(struct pn_segment *seg, struct report *r, struc
                     (unsigned long long) pos, rc < 0 ? pn_error_message() : "damaged");
             break;
         }
-        check_entry(seg, r, walk, qe, pos);
+        check_entry(seg, r, walk, qe, &extent, pos);
         pos = extent.next;
     }
     pn_copy_free(&copy);
@@ -196,7 +200,7 @@ static void check_entries(struct pn_segment *seg, struct report *r, uint64_t *ne
             return;
         }
         pos = extent.next;
-        check_entry(seg, r, &walk, qe, at);
+        check_entry(seg, r, &walk, qe, &extent, at);
     }
 }
 

@@ -58,18 +58,19 @@ static void check_delivery(struct check *k, uint32_t ref)
 {
     const struct pn_segment *seg = k->seg;
     const struct pn_delivery *d = pn_delivery_at(seg, ref);
+    const uint32_t channel = *(volatile const uint32_t *) &d->channel; /* once */
     enum pn_delivery_kind kind = kind_of(k, ref);
     k->used.deliveries++;
-    if (kind == PN_KIND_FREE || kind > PN_KIND_HELD || d->channel >= seg->topics.max_channels ||
+    if (kind == PN_KIND_FREE || kind > PN_KIND_HELD || channel >= seg->topics.max_channels ||
         !pn_arena_taken(&seg->topics.arena, d->message, PN_PAGE_BODY)) {
         report(k, "I20: delivery %u has the kind %d, channel %u, message %u", ref, (int) kind,
-               d->channel, d->message);
+               channel, d->message);
         return;
     }
-    const struct pn_topic_channel *ch = pn_topic_channel_at(seg, d->channel);
+    const struct pn_topic_channel *ch = pn_topic_channel_at(seg, channel);
     const struct pn_message *m = pn_message_at(seg, d->message);
     uint16_t life = pn_load_relaxed(&m->state);
-    struct seen *seen = &k->seen[d->channel];
+    struct seen *seen = &k->seen[channel];
     seen->timed_reserved += d->timed_reserved;
     seen->bytes += pn_message_cost(m);
     if (pn_arena_owner_of(&seg->topics.arena, ref) != m->topic)
@@ -77,7 +78,7 @@ static void check_delivery(struct check *k, uint32_t ref)
     if (d->order >= ch->next_order)
         report(k, "I20: delivery %u has an order beyond its channel's next", ref);
     if (pn_load_relaxed(&ch->state) == PN_RECORD_FREE)
-        report(k, "I20: delivery %u is in channel %u, which is free", ref, d->channel);
+        report(k, "I20: delivery %u is in channel %u, which is free", ref, channel);
     seen->staged += life == PN_MSG_PREPARED;
     if (life == PN_MSG_PREPARED)
         return; /* in no list yet */

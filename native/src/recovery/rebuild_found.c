@@ -59,14 +59,15 @@ bool pn_rebuild_tables_locked(struct pn_rebuild_step *s)
 {
     pn_assert_held(s->seg);
     struct pn_topics *t = &s->seg->topics;
-    for (; s->at->kind == 0 && s->left > 0 && s->at->cursor < t->max_topics; s->left--)
-        clear_topic(s->seg, &t->topic[s->at->cursor++]);
+    uint32_t row;
+    for (; s->at->kind == 0 && s->left > 0 && pn_rebuild_row(s, t->max_topics, &row); s->left--)
+        clear_topic(s->seg, &t->topic[row]);
     if (s->left <= 0)
         return false;
     if (s->at->kind == 0)
         s->at->kind = 1, s->at->cursor = 0;
-    for (; s->left > 0 && s->at->cursor < t->max_channels; s->left--)
-        clear_channel(s->seg, &t->channel[s->at->cursor++]);
+    for (; s->left > 0 && pn_rebuild_row(s, t->max_channels, &row); s->left--)
+        clear_channel(s->seg, &t->channel[row]);
     if (s->left <= 0)
         return false;
     t->ctl->topic_hint = t->ctl->consumer_hint = t->ctl->prepared = t->ctl->refill_next = 0;
@@ -113,7 +114,7 @@ static void look_at_message(struct pn_segment *seg, uint32_t ref)
 
 static void messages_of_page(struct pn_rebuild_step *s)
 {
-    pn_arena_unmark_page_locked(&s->seg->topics.arena, s->at->cursor);
+    pn_arena_unmark_page_locked(&s->seg->topics.arena, s->page);
     PN_EACH_CELL_HERE(s, PN_PAGE_BODY, ref)
     look_at_message(s->seg, (uint32_t) ref);
 }
@@ -210,10 +211,7 @@ static int mark_message(struct pn_segment *seg, uint32_t ref)
 int pn_rebuild_bodies_locked(struct pn_rebuild_step *s, bool *done)
 {
     pn_assert_held(s->seg);
-    struct pn_arena *mem = &s->seg->topics.arena;
-    if (s->at->cursor < mem->first)
-        s->at->cursor = mem->first;
-    for (; s->left > 0 && s->at->cursor < pn_arena_pages_used(mem); s->at->cursor++, s->left--)
+    for (; pn_rebuild_page(s, done); pn_rebuild_page_done(s))
         PN_EACH_CELL_HERE(s, PN_PAGE_BODY, ref)
         {
             int rc = mark_message(s->seg, (uint32_t) ref);
@@ -221,7 +219,6 @@ int pn_rebuild_bodies_locked(struct pn_rebuild_step *s, bool *done)
                 return rc;
             s->left -= rc;
         }
-    *done = s->at->cursor >= pn_arena_pages_used(mem);
     return 0;
 }
 
@@ -245,14 +242,15 @@ bool pn_rebuild_histograms_locked(struct pn_rebuild_step *s)
 {
     pn_assert_held(s->seg);
     struct pn_topics *t = &s->seg->topics;
-    for (; s->left > 0 && s->at->cursor < t->max_channels; s->left--) {
-        struct pn_topic_channel *ch = &t->channel[s->at->cursor++];
+    uint32_t row;
+    for (; s->left > 0 && pn_rebuild_row(s, t->max_channels, &row); s->left--) {
+        struct pn_topic_channel *ch = &t->channel[row];
         if (pn_load_relaxed(&ch->state) != PN_RECORD_USED ||
             !pn_arena_valid(&t->arena, ch->histogram, PN_PAGE_WHOLE) ||
             !pn_arena_mark_locked(&t->arena, ch->histogram, PN_PAGE_WHOLE))
             ch->histogram = 0;
     }
-    return s->at->cursor >= t->max_channels;
+    return pn_rebuild_cursor(s) >= t->max_channels;
 }
 
 /* The cursor counts those that are done. */
@@ -260,10 +258,10 @@ bool pn_rebuild_pages_locked(struct pn_rebuild_step *s)
 {
     pn_assert_held(s->seg);
     struct pn_arena *mem = &s->seg->topics.arena;
-    uint32_t n = pn_arena_pages_used(mem) - mem->first;
-    for (; s->left > 0 && s->at->cursor < n; s->left -= 4)
-        pn_arena_settle_page_locked(mem, mem->first + n - ++s->at->cursor, PN_TAG_MASK);
-    if (s->at->cursor < n)
+    uint32_t n = pn_arena_pages_used(mem) - mem->first, done;
+    for (; s->left > 0 && pn_rebuild_row(s, n, &done); s->left -= 4)
+        pn_arena_settle_page_locked(mem, mem->first + n - 1 - done, PN_TAG_MASK);
+    if (pn_rebuild_cursor(s) < n)
         return false;
     for (uint32_t i = 0; i < s->seg->topics.max_topics; i++)
         mem->owner[i].counts = pn_load_relaxed(&s->seg->topics.topic[i].state) == PN_RECORD_USED;

@@ -34,12 +34,13 @@ bool pn_rebuild_consumers_locked(struct pn_rebuild_step *s)
 {
     pn_assert_held(s->seg);
     struct pn_segment *seg = s->seg;
+    uint32_t row;
     if (s->at->cursor == 0)
         for (uint32_t word = 0; word < seg->words; word++)
             pn_store_relaxed(&seg->consuming[word], 0);
-    for (; s->left > 0 && s->at->cursor < seg->topics.max_consumers; s->left--)
-        attach_consumer(seg, s->at->cursor++);
-    return s->at->cursor >= seg->topics.max_consumers;
+    for (; s->left > 0 && pn_rebuild_row(s, seg->topics.max_consumers, &row); s->left--)
+        attach_consumer(seg, row);
+    return pn_rebuild_cursor(s) >= seg->topics.max_consumers;
 }
 
 /* The error of a step is that of any call, also of notify(), and would come again each time. */
@@ -132,9 +133,7 @@ int pn_rebuild_push_locked(struct pn_rebuild_step *s, bool *done)
 {
     pn_assert_held(s->seg);
     const struct pn_arena *mem = &s->seg->topics.arena;
-    if (s->at->cursor < mem->first)
-        s->at->cursor = mem->first;
-    for (; s->left > 0 && s->at->cursor < pn_arena_pages_used(mem); s->at->cursor++, s->left--)
+    for (; pn_rebuild_page(s, done); pn_rebuild_page_done(s))
         PN_EACH_CELL_HERE(s, PN_PAGE_DELIVERY, ref)
         {
             int rc = pn_arena_taken(mem, (uint32_t) ref, PN_PAGE_DELIVERY)
@@ -143,7 +142,6 @@ int pn_rebuild_push_locked(struct pn_rebuild_step *s, bool *done)
             if (rc != 0)
                 return rc;
         }
-    *done = s->at->cursor >= pn_arena_pages_used(mem);
     return 0;
 }
 

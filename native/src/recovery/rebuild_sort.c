@@ -34,21 +34,25 @@ struct sorting {
     uint32_t *head, *last;
 };
 
-/* The list of the row at the cursor, of its kind; false: that was the last. */
+enum { KINDS = 3, LEVELS = 32 };
+
+/* The list of the row at the cursor, of its kind; false: that was the last, or there is none. */
 static bool list_at(struct pn_rebuild_step *s, struct sorting *of)
 {
     struct pn_topics *t = &s->seg->topics;
-    const uint32_t n[] = {t->max_channels, t->max_consumers, t->max_topics};
-    static const enum sorted by[] = {BY_ORDER, BY_DUE, BY_ID};
-    while (s->at->kind < 3 && s->at->cursor >= n[s->at->kind])
-        s->at->kind++, s->at->cursor = 0;
-    if (s->at->kind == 3)
+    const uint32_t n[KINDS] = {t->max_channels, t->max_consumers, t->max_topics};
+    static const enum sorted by[KINDS] = {BY_ORDER, BY_DUE, BY_ID};
+    uint32_t kind = *(volatile const uint32_t *) &s->at->kind, i = pn_rebuild_cursor(s);
+    while (kind < KINDS && i >= n[kind])
+        s->at->kind = ++kind, s->at->cursor = i = 0;
+    if (kind > KINDS)
+        pn_segment_poison(s->seg, "lists of the kind %u are to be sorted, which is none", kind);
+    if (kind >= KINDS)
         return false;
-    uint32_t i = s->at->cursor;
-    *of = (struct sorting) {.s = s, .is = &s->at->sort, .by = by[s->at->kind]};
-    if (s->at->kind == 0)
+    *of = (struct sorting) {.s = s, .is = &s->at->sort, .by = by[kind]};
+    if (kind == 0)
         of->head = &t->channel[i].first, of->last = &t->channel[i].last;
-    else if (s->at->kind == 1)
+    else if (kind == 1)
         of->head = &t->consumer[i].first, of->last = &t->consumer[i].last;
     else
         of->head = &t->topic[i].oldest, of->last = &t->topic[i].newest;
@@ -103,17 +107,22 @@ static void take_one(struct sorting *of)
 static void carry(struct sorting *of, bool gather)
 {
     struct pn_topic_sort *is = of->is;
-    uint32_t level = is->level;
-    if (gather && level == 32) {
+    const uint32_t level = *(volatile const uint32_t *) &is->level;
+    if (level > LEVELS) {
+        pn_segment_poison(of->s->seg, "lists are merged at level %u, which is none", level);
+        of->s->left = 0;
+        return;
+    }
+    if (gather && level == LEVELS) {
         *of->head = is->one;
         is->a = is->one;
         is->b = 0;
         is->doing = LINKING;
         return;
     }
-    if (level == 32 || is->part[level] == 0) { /* there are fewer than 2^32 */
+    if (level == LEVELS || is->part[level] == 0) { /* there are fewer than 2^32 */
         if (!gather) {
-            is->part[level % 32] = is->one;
+            is->part[level % LEVELS] = is->one;
             is->doing = TAKING;
         }
         is->level++;
@@ -198,5 +207,5 @@ void pn_rebuild_sort_begin(struct pn_topic_sort *sort)
 
 bool pn_rebuild_sort_possible(const struct pn_topic_sort *sort)
 {
-    return sort->doing <= LINKING && sort->level <= 32;
+    return sort->doing <= LINKING && sort->level <= LEVELS;
 }

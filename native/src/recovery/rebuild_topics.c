@@ -78,10 +78,11 @@ static bool write_log(struct pn_rebuild_step *s)
 static bool go_on(struct pn_rebuild_step *s)
 {
     struct pn_topics *t = &s->seg->topics;
+    uint32_t row;
     if (s->at->cursor == 0)
         pn_topics_sweep_locked(s->seg);
-    while (s->left > 0 && s->at->cursor < t->max_topics) {
-        struct pn_topic *topic = &t->topic[s->at->cursor++];
+    while (s->left > 0 && pn_rebuild_row(s, t->max_topics, &row)) {
+        struct pn_topic *topic = &t->topic[row];
         s->left -= 4;
         if (pn_load_relaxed(&topic->state) != PN_RECORD_USED)
             continue;
@@ -90,7 +91,7 @@ static bool go_on(struct pn_rebuild_step *s)
         pn_topic_settle_locked(s->seg, topic);
     }
     pn_topics_tend_locked(s->seg);
-    return s->at->cursor >= t->max_topics;
+    return pn_rebuild_cursor(s) >= t->max_topics;
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */

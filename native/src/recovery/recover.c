@@ -45,11 +45,12 @@ static void apply_notify(struct pn_segment *seg, const AsyncQueueEntry *qe, uint
         e->next_chan_seq = qe->chan_seq + 1;
 }
 
-static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe, uint32_t channel_len)
+static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe,
+                       const struct pn_entry_extent *extent)
 {
     switch (qe->kind) {
     case PN_ENTRY_NOTIFY:
-        apply_notify(seg, qe, channel_len);
+        apply_notify(seg, qe, extent->channel_len);
         break;
     case PN_ENTRY_GAP:
         break; /* it implies nothing */
@@ -63,7 +64,7 @@ static int apply_entry(struct pn_segment *seg, const AsyncQueueEntry *qe, uint32
     case PN_ENTRY_CANCEL:
     case PN_ENTRY_SPILL:
     case PN_ENTRY_BURY: {
-        int rc = pn_topic_redo_entry_locked(seg, qe);
+        int rc = pn_topic_redo_entry_locked(seg, qe, extent);
         if (rc != 0)
             return rc;
         break;
@@ -84,7 +85,7 @@ static int apply_range(struct pn_segment *seg, QueuePosition pos, QueuePosition 
         if (qe == NULL)
             return -PN_ECORRUPT;
         pos = extent.next;
-        int rc = qe->dboid == 0 ? 0 : apply_entry(seg, qe, extent.channel_len);
+        int rc = qe->dboid == 0 ? 0 : apply_entry(seg, qe, &extent);
         if (rc != 0)
             return rc;
     }

@@ -69,27 +69,37 @@ static void redo_record(struct pn_segment *seg)
     PN_CRASH("topic-recover:redone");
 }
 
-bool pn_topic_entry_possible(const struct pn_segment *seg, const AsyncQueueEntry *qe)
+struct pn_topic_entry pn_topic_entry_of(const AsyncQueueEntry *qe,
+                                        const struct pn_entry_extent *extent)
 {
-    const struct pn_arena *mem = &seg->topics.arena;
-    if (pn_topics_ready(seg) && qe->kind == PN_ENTRY_SPILL)
-        return qe->channel_hash < seg->topics.max_topics && qe->payload_len == 0;
-    if (pn_topics_ready(seg) && qe->kind == PN_ENTRY_BURY)
-        return qe->channel_hash > 0 && qe->channel_hash <= PN_TOMBSTONES &&
-               (qe->payload_len == 0 || qe->payload_len == sizeof(struct pn_ended));
-    if (!pn_topics_ready(seg) || !pn_arena_inside(mem, qe->channel_hash))
-        return false;
-    if (qe->kind == PN_ENTRY_ANSWER)
-        return qe->payload_len == sizeof(struct pn_answer_redo);
-    if (qe->kind == PN_ENTRY_CANCEL)
-        return qe->payload_len == sizeof(struct pn_ended);
-    return qe->kind == PN_ENTRY_PUBLISH && qe->payload_len == 0;
+    return (struct pn_topic_entry) {.kind = *(volatile const uint8_t *) &qe->kind,
+                                    .index = *(volatile const uint32_t *) &qe->channel_hash,
+                                    .payload_len = extent->payload_len,
+                                    .payload = qe->data + extent->channel_len};
 }
 
-static void redo_cancel(struct pn_segment *seg, const AsyncQueueEntry *qe)
+bool pn_topic_entry_possible(const struct pn_segment *seg, const struct pn_topic_entry *entry)
+{
+    const struct pn_arena *mem = &seg->topics.arena;
+    const uint32_t kind = entry->kind, index = entry->index, payload_len = entry->payload_len;
+    if (pn_topics_ready(seg) && kind == PN_ENTRY_SPILL)
+        return index < seg->topics.max_topics && payload_len == 0;
+    if (pn_topics_ready(seg) && kind == PN_ENTRY_BURY)
+        return index > 0 && index <= PN_TOMBSTONES &&
+               (payload_len == 0 || payload_len == sizeof(struct pn_ended));
+    if (!pn_topics_ready(seg) || !pn_arena_inside(mem, index))
+        return false;
+    if (kind == PN_ENTRY_ANSWER)
+        return payload_len == sizeof(struct pn_answer_redo);
+    if (kind == PN_ENTRY_CANCEL)
+        return payload_len == sizeof(struct pn_ended);
+    return kind == PN_ENTRY_PUBLISH && payload_len == 0;
+}
+
+static void redo_cancel(struct pn_segment *seg, const struct pn_topic_entry *entry)
 {
     struct pn_ended ended;
-    memcpy(&ended, qe->data + qe->channel_len, sizeof ended);
+    memcpy(&ended, entry->payload, sizeof ended);
     struct pn_message *m = pn_message_at(seg, ended.message);
     const struct pn_delivery *d = pn_delivery_at(seg, m->first);
     if (m->id == ended.id && pn_load_relaxed(&m->state) == PN_MSG_LIVE &&
@@ -97,35 +107,37 @@ static void redo_cancel(struct pn_segment *seg, const AsyncQueueEntry *qe)
         pn_store_release(&m->state, PN_MSG_FREE);
 }
 
-int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe)
+int pn_topic_redo_entry_locked(struct pn_segment *seg, const AsyncQueueEntry *qe,
+                               const struct pn_entry_extent *extent)
 {
     pn_assert_held(seg);
     struct pn_answer_redo redo;
-    if (!pn_topic_entry_possible(seg, qe))
+    const struct pn_topic_entry entry = pn_topic_entry_of(qe, extent);
+    if (!pn_topic_entry_possible(seg, &entry))
         return pn_segment_poison(seg, "an entry changes message or delivery %u, which is not",
-                                 qe->channel_hash);
-    if (qe->kind == PN_ENTRY_PUBLISH) {
-        if (pn_message_at(seg, qe->channel_hash)->id == qe->chan_seq)
-            redo_publish(seg, qe->channel_hash);
+                                 entry.index);
+    if (entry.kind == PN_ENTRY_PUBLISH) {
+        if (pn_message_at(seg, entry.index)->id == qe->chan_seq)
+            redo_publish(seg, entry.index);
         return 0;
     }
-    if (qe->kind == PN_ENTRY_SPILL) {
-        pn_topic_spill_commit_locked(seg, pn_topic_at(seg, qe->channel_hash), qe->chan_seq);
+    if (entry.kind == PN_ENTRY_SPILL) {
+        pn_topic_spill_commit_locked(seg, pn_topic_at(seg, entry.index), qe->chan_seq);
         return 0;
     }
-    if (qe->kind == PN_ENTRY_BURY) {
-        pn_tombstone_bury_locked(seg, qe->channel_hash, qe->chan_seq);
-        if (qe->payload_len != 0)
-            redo_cancel(seg, qe);
+    if (entry.kind == PN_ENTRY_BURY) {
+        pn_tombstone_bury_locked(seg, entry.index, qe->chan_seq);
+        if (entry.payload_len != 0)
+            redo_cancel(seg, &entry);
         return 0;
     }
-    if (qe->kind == PN_ENTRY_CANCEL) {
-        redo_cancel(seg, qe);
+    if (entry.kind == PN_ENTRY_CANCEL) {
+        redo_cancel(seg, &entry);
         PN_CRASH("topic-recover:cancel");
         return 0;
     }
-    struct pn_delivery *d = pn_delivery_at(seg, qe->channel_hash);
-    memcpy(&redo, qe->data + qe->channel_len, sizeof redo);
+    struct pn_delivery *d = pn_delivery_at(seg, entry.index);
+    memcpy(&redo, entry.payload, sizeof redo);
     if (pn_load_relaxed(&d->state) != qe->chan_seq)
         return 0; /* done */
     d->order = redo.order;

@@ -47,6 +47,13 @@ static int check_options(const pn_consumer_options *o)
                : pn_topic_check_name("dead-letter topic", o->dead_letter, o->dead_letter_len);
 }
 
+/* A time, and that from then on, is one that can be said. */
+static int64_t at_most(int64_t ns)
+{
+    const int64_t longest = INT64_MAX / 4; /* 73 years */
+    return ns < longest ? ns : longest;
+}
+
 static int64_t msg_timeout(const struct pn_topic_channel *ch, const pn_consumer_options *o)
 {
     const struct pn_channel_defaults *d = pn_channel_defaults(ch);
@@ -71,8 +78,9 @@ static void fill_slot(struct pn_consumer_slot *c, struct pn_conn *conn, struct p
     c->max_attempts = o->max_attempts;
     c->sample_rate = o->sample_rate;
     c->fallback = o->fallback;
-    c->msg_timeout = msg_timeout(ch, o);
-    c->max_msg_timeout = o->max_msg_timeout_ns == 0 ? 900000000000LL : o->max_msg_timeout_ns;
+    c->msg_timeout = at_most(msg_timeout(ch, o));
+    c->max_msg_timeout =
+        at_most(o->max_msg_timeout_ns == 0 ? 900000000000LL : o->max_msg_timeout_ns);
     if (c->max_msg_timeout < c->msg_timeout)
         c->max_msg_timeout = c->msg_timeout;
     c->dead_letter_len = o->dead_letter == NULL ? 0 : (uint32_t) o->dead_letter_len;

@@ -545,7 +545,7 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
     if (has_fd && c->conn->log != NULL && pn_load_relaxed(&c->me->wait) == PN_CONSUMER_NOTIFIED)
         note_sleep(c, PN_LATWAKE_FD);
     if (timeout_ns > 0)
-        deadline = timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
+        deadline = pn_after(now, timeout_ns);
     for (;;) {
         int rc = pn_conn_check(c->conn);
         if (rc == 0 && pn_load_acquire(&c->closing) != 0)
@@ -601,7 +601,7 @@ static int lock_consumer(struct pn_consumer *c, int64_t timeout_ns)
         pthread_mutex_lock(&c->mutex);
         return 1;
     }
-    return pn_os_lock_until(&c->mutex, pn_now_ns() + timeout_ns) == 0;
+    return pn_os_lock_until(&c->mutex, pn_after(pn_now_ns(), timeout_ns)) == 0;
 }
 
 /* How long it took is on one clock only: the wall's may have been set meanwhile. */

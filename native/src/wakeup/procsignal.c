@@ -119,35 +119,66 @@ static void call_previous(int signo, siginfo_t *info, void *context, const struc
         sigaction(signo, &installed[signo], NULL);
 }
 
+/* The innermost call of a handler that stood before ours. */
+struct passed {
+    int depth;
+    uintptr_t frame; /* of chain(); the stack grows down */
+    const void *context;
+};
+
+/* PN_TLS_AT_START, since TLS on demand would malloc. */
+static _Thread_local struct passed passed PN_TLS_AT_START;
+
+static bool sent_by_this_process(const siginfo_t *info)
+{
+    return info == NULL ||
+           ((info->si_code == SI_TKILL || info->si_code == SI_USER || info->si_code == SI_QUEUE) &&
+            info->si_pid == pn_my_pid);
+}
+
+/*
+ * Did that handler pass the signal on to ours, by a call or by raising it again?  It may have left
+ * by siglongjmp() long ago.  Then its frame does not stand above ours any more; or the thread has
+ * gone deeper since, and what comes from another process has a context of its own.  Only what a
+ * thread sends itself at such a depth is taken for passed on.
+ */
+static bool is_passed_on(const siginfo_t *info, const void *context, uintptr_t frame)
+{
+    return passed.depth != 0 && frame < passed.frame &&
+           (context == NULL || context == passed.context || sent_by_this_process(info));
+}
+
 static void chain(int signo, siginfo_t *info, void *context)
 {
     /*
      * Nested when the handler before ours passed the signal on to ours, which it found when it was
      * installed: then it is the turn of the one before that.  So two that chain to each other come
-     * to an end.  PN_TLS_AT_START, since TLS on demand would malloc.
+     * to an end.
      */
-    static _Thread_local int depth PN_TLS_AT_START;
+    const uintptr_t frame = (uintptr_t) __builtin_frame_address(0);
+    const int depth = is_passed_on(info, context, frame) ? passed.depth : 0;
     const struct disposition *turn = pn_load_acquire(&previous[signo]);
     for (int i = 0; turn != NULL && i < depth; i++)
         turn = turn->older;
     if (turn == NULL)
         return;
     const struct sigaction *was = &turn->sa;
-    depth++;
+    const struct passed outer = passed;
+    passed = (struct passed) {.depth = depth + 1, .frame = frame, .context = context};
     if ((was->sa_flags & SA_SIGINFO) != 0) {
         call_previous(signo, info, context, was);
     } else if (was->sa_handler == SIG_DFL) {
         /* the host never wanted it: do what would have happened without us, terminate; but not
          * for one that was queued and lost its info, or was passed on by a handler before ours:
          * that was one of ours, more likely than not */
-        if (!lost_its_info(info) && (depth > 1 || !raised_here(info))) {
+        if (!lost_its_info(info) && (depth > 0 || !raised_here(info))) {
             signal(signo, SIG_DFL);
             raise(signo); /* pending until this handler returns */
         }
     } else if (was->sa_handler != SIG_IGN) {
         call_previous(signo, info, context, was);
     }
-    depth--;
+    passed = outer;
 }
 
 /* The reasons, a bit each: never clear a flag without having seen it set. */
@@ -361,15 +392,7 @@ void pn_procsignal_each(void (*visit)(struct pn_conn *conn))
     }
 }
 
-void pn_procsignal_disown(struct pn_conn *conn)
-{
-    pthread_mutex_lock(&conn->seg->signal_mutex);
-    if (conn->seg->own[conn->slot] == conn) /* a slot that was lost may be ours again by another */
-        conn->seg->own[conn->slot] = NULL;
-    pthread_mutex_unlock(&conn->seg->signal_mutex);
-}
-
-void pn_procsignal_unregister(struct pn_conn *conn)
+void pn_procsignal_hide(struct pn_conn *conn)
 {
     pn_process_lock();
     if (conn->local_index < MAX_LOCAL) { /* else there was no room for it */
@@ -377,9 +400,19 @@ void pn_procsignal_unregister(struct pn_conn *conn)
         if (conn->local_index < local_free)
             local_free = conn->local_index;
     }
-    disarm(conn);
     pn_process_unlock();
     pn_procsignal_quiesce();
+    pthread_mutex_lock(&conn->seg->signal_mutex);
+    if (conn->seg->own[conn->slot] == conn) /* a slot that was lost may be ours again by another */
+        conn->seg->own[conn->slot] = NULL;
+    pthread_mutex_unlock(&conn->seg->signal_mutex);
+}
+
+void pn_procsignal_disarm(struct pn_conn *conn)
+{
+    pn_process_lock();
+    disarm(conn);
+    pn_process_unlock();
 }
 
 /* A handler in another thread may still hold a pointer; it is short and never blocks. */

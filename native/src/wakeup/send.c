@@ -22,13 +22,13 @@
  *    reaches finds many messages instead of one.  It is the handler that does it, not wait(): it
  *    runs at once, however busy the program is.  Signals that meet are one, and their handler
  *    passes on once; but since it does that after it has taken the flags, each flag that was set is
- *    followed by a look at deferred[], and the chain ends only when that is empty.  A handler that
- *    comes after its slot was freed finds no flag, so close() passes on: no commit that counts on
- *    the slot comes after that (chain.pml).  A handler that has no descriptor left leaves it to the
- *    thread that it wakes, which may give one up; so does close().  One in a sandbox that refuses
- *    pidfds leaves all where it is, to the others.  Only a notifier in a stream, that is one that
- *    committed less than a millisecond ago, defers; and the next process to commit signals what has
- *    stood in deferred[] for longer than that, since the processes that were signalled may be
+ *    followed by a look at deferred[], and the chain ends only when that is empty.  While close()
+ *    runs the handler does not find the connection, so close() passes on when the slot is free: no
+ *    commit that counts on the slot comes after that (chain.pml).  A handler that has no descriptor
+ *    left leaves it to the thread that it wakes, which may give one up.  One in a sandbox that
+ *    refuses pidfds leaves all where it is, to the others.  Only a notifier in a stream, that is one
+ *    that committed less than a millisecond ago, defers; and the next process to commit signals what
+ *    has stood in deferred[] for longer than that, since the processes that were signalled may be
  *    stopped.  A process that dies with a claimed bit is like a notifier that dies before its
  *    signal: `owed` stays.
  */

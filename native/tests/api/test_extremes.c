@@ -5,13 +5,14 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "engine.h"
+#include "topics.h"
 
 #include <fcntl.h>
 #include <signal.h>
 
 #include "queue/queue.h"
 #include "segment/process.h"
+#include "topic/consume.h"
 
 static void set_positions(struct pn_segment *seg, uint64_t pos)
 {
@@ -132,11 +133,105 @@ static void test_a_file_made_shorter(void)
     pn_engine_close(shared);
 }
 
+static void notifies_the_sleeper(void *slot)
+{
+    const struct QueueBackendStatus *sleeper = slot;
+    pn_conn *conn = test_connect(shared);
+    CHECK_SOON((pn_load_acquire(&sleeper->pos) & PN_ASLEEP) != 0);
+    CHECK_OK(test_notify(conn, "c", "x"));
+    pn_conn_close(conn);
+}
+
+/* Counted from now on it is beyond what a clock can say: that is for ever, and not over at once. */
+static void test_the_longest_time_outs(void)
+{
+    static const int64_t longest[] = {INT64_MAX, INT64_MAX - 1, INT64_MAX - 1000000000};
+    shared = test_engine(NULL);
+    pn_conn *conn = test_connect(shared);
+    test_listen(conn, "c");
+    for (size_t i = 0; i < sizeof longest / sizeof longest[0]; i++) {
+        int rc;
+        CHECK_POLL(conn, "");
+        pid_t pid = spawn(notifies_the_sleeper, conn->me);
+        while ((rc = test_wait(conn, longest[i])) != 1)
+            CHECK_EQ(rc, -EINTR);
+        CHECK_POLL(conn, "x");
+        CHECK_CHILD(pid, 0);
+    }
+    pn_conn_close(conn);
+    pn_engine_close(shared);
+}
+
+static pn_consumer *consumer;
+static pn_atomic_i32 second_thread;
+
+static void *gets_one(void *timeout_ns)
+{
+    pn_message_out m;
+    int rc;
+    pn_store_release(&second_thread, (int32_t) syscall(SYS_gettid));
+    while ((rc = pn_consumer_get(consumer, *(const int64_t *) timeout_ns, &m)) != 1)
+        CHECK_EQ(rc, -EINTR);
+    return NULL;
+}
+
+/* The same where another thread is getting from the consumer. */
+static void test_the_longest_time_out_behind_another_thread(void)
+{
+    int64_t for_ever = -1, longest = INT64_MAX;
+    pthread_t thread[2];
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine);
+    pn_ref topic = topic_of(conn, "t");
+    consumer = consumer_of(conn, channel_of(conn, topic, "w"), 2);
+    CHECK_EQ(pthread_create(&thread[0], NULL, gets_one, &for_ever), 0);
+    CHECK_SOON(pn_load_acquire(&consumer->me->wait) == PN_CONSUMER_WAITING);
+    pn_store_release(&second_thread, 0);
+    CHECK_EQ(pthread_create(&thread[1], NULL, gets_one, &longest), 0);
+    CHECK_SOON(pn_load_acquire(&second_thread) != 0 && is_blocked(pn_load_acquire(&second_thread)));
+    publish(conn, topic, "1");
+    CHECK_EQ(pthread_join(thread[0], NULL), 0);
+    CHECK_SOON(pn_load_acquire(&consumer->me->wait) == PN_CONSUMER_WAITING);
+    publish(conn, topic, "2");
+    CHECK_EQ(pthread_join(thread[1], NULL), 0);
+    pn_consumer_close(consumer);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
+/* In flight, touched, and put back for later: it does not come again meanwhile. */
+static void test_the_longest_times_of_a_message(void)
+{
+    const pn_consumer_options o = {
+        .max_in_flight = 2, .msg_timeout_ns = INT64_MAX, .max_msg_timeout_ns = INT64_MAX};
+    pn_message_out m;
+    pn_engine *engine = test_engine(NULL);
+    pn_conn *conn = test_connect(engine);
+    pn_ref topic = topic_of(conn, "t"), channel = channel_of(conn, topic, "w");
+    consumer = consumer_with(conn, channel, &o);
+    publish(conn, topic, "1");
+    GET(consumer, &m, "1");
+    NOTHING(consumer);
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_TOUCH, 0));
+    NOTHING(consumer);
+    CHECK_DEPTHS(conn, channel, 0, 1, 0);
+    CHECK_OK(answer(conn, NULL, &m, PN_ANSWER_REQUEUE, INT64_MAX));
+    NOTHING(consumer);
+    CHECK_DEPTHS(conn, channel, 0, 0, 1);
+    CHECK_ENGINE(engine);
+    pn_consumer_close(consumer);
+    pn_conn_close(conn);
+    pn_engine_close(engine);
+}
+
 int main(void)
 {
     RUN(test_positions_near_2_to_the_63);
     RUN(test_generations_of_slots_wrap);
     RUN(test_large_commit_numbers);
     RUN(test_a_file_made_shorter);
+    RUN(test_the_longest_time_outs);
+    RUN(test_the_longest_time_out_behind_another_thread);
+    RUN(test_the_longest_times_of_a_message);
     return tests_done();
 }

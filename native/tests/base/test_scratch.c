@@ -67,12 +67,52 @@ static void test_a_segment_is_there_until_its_test_is_dead_for_long(void)
     CHECK_EQ(unlink(path[1]), 0);
 }
 
+/* Of a killed test whose process ID this one has: it must not be attached to. */
+static void test_a_name_is_of_no_segment(void)
+{
+    char left[64], path[128];
+    pn_options o = test_options();
+    (void) test_segment_name();
+    snprintf(left, sizeof left, "ctest.%d.%u", (int) getpid(), test_segments.n);
+    snprintf(path, sizeof path, "/dev/shm/pynotify.%u.%s", (unsigned) geteuid(), left);
+    CHECK_OK(pn_create(left, &o));
+    CHECK(exists(path));
+    CHECK_STR(test_segment_name(), left);
+    CHECK(!exists(path));
+}
+
+static void forks_with_a_segment(void *name)
+{
+    pn_options o = test_options();
+    snprintf(name, 64, "%s", test_segment_name());
+    CHECK_OK(pn_create(name, &o));
+}
+
+/* A child's own names go with the child, those of its parent stay. */
+static void test_a_child_removes_its_own(void)
+{
+    char *its = mmap(NULL, 64, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    char path[128];
+    pn_options o = test_options();
+    CHECK(its != MAP_FAILED);
+    const char *ours = test_segment_name();
+    CHECK_OK(pn_create(ours, &o));
+    CHECK_CHILD(spawn(forks_with_a_segment, its), 0);
+    snprintf(path, sizeof path, "/dev/shm/pynotify.%u.%s", (unsigned) geteuid(), its);
+    CHECK(its[0] != '\0' && !exists(path));
+    snprintf(path, sizeof path, "/dev/shm/pynotify.%u.%s", (unsigned) geteuid(), ours);
+    CHECK(exists(path));
+    munmap(its, 64);
+}
+
 int main(void)
 {
     test_watchdog(20);
     CHECK(scratch_make("/tmp", parent, sizeof parent));
     RUN(test_a_directory_is_there_until_its_test_is_dead);
     RUN(test_a_segment_is_there_until_its_test_is_dead_for_long);
+    RUN(test_a_name_is_of_no_segment);
+    RUN(test_a_child_removes_its_own);
     scratch_remove(parent);
     return tests_done();
 }

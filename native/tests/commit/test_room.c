@@ -253,6 +253,37 @@ static void test_a_wait_that_is_left(void)
     done(engine);
 }
 
+/* Counted from now on it is beyond what a clock can say: a writer waits, and keeps a ticket. */
+static void test_the_longest_full_timeout(void)
+{
+    static const uint64_t longest[] = {UINT64_MAX, INT64_MAX, INT64_MAX - 1};
+    for (size_t i = 0; i < sizeof longest / sizeof longest[0]; i++) {
+        pn_options o = test_options();
+        o.on_full = PN_FULL_BLOCK;
+        o.full_timeout_ns = longest[i];
+        pn_engine *engine = test_engine(&o);
+        pn_conn *slow = test_connect(engine), *conn = test_connect(engine);
+        struct heard h = {0};
+        uint64_t sent = 0;
+        test_listen(slow, "c");
+        pn_set_never_wait(1);
+        CHECK_EQ(fill_up(conn, &sent, HALF_PAGE), -PN_EROOMBUSY);
+        pn_set_never_wait(0);
+        pn_set_interruptible(1);
+        pn_txn *txn = test_begin(conn);
+        CHECK_OK(pn_txn_notify(txn, "c", 1, "in the end", 10));
+        CHECK_EQ(pn_txn_commit(txn), -EINTR);
+        CHECK_EQ(test_inside()->ctl->tickets, 1);
+        hear_all(slow, &h, sent);
+        CHECK_EQ(pn_txn_commit(txn) & ~PN_NOTICE, 0);
+        pn_set_interruptible(0);
+        CHECK_POLL(slow, "in the end");
+        pn_conn_close(slow);
+        pn_conn_close(conn);
+        done(engine);
+    }
+}
+
 /* The warning and the error name the process that holds all others up. */
 static void test_block_names_the_laggard(void)
 {
@@ -288,6 +319,7 @@ int main(void)
     RUN(test_what_fits_is_not_refused_at_the_deadline);
     RUN(test_a_scribbled_ticket_holds_no_writer_up);
     RUN(test_a_wait_that_is_left);
+    RUN(test_the_longest_full_timeout);
     RUN(test_block_names_the_laggard);
     return tests_done();
 }

@@ -8,6 +8,11 @@
 #endif
 #include "topics.h"
 
+#include <pthread.h>
+
+#include "recovery/check.h"
+#include "recovery/rebuild_sort.h"
+#include "recovery/recover_topics.h"
 #include "topic/delivery.h"
 #include "topic/timedset.h"
 
@@ -259,9 +264,132 @@ static void test_topics(void)
         CHECK_CHILD(spawn(goes_along_channels_that_lead_round, &way), 0);
 }
 
+/* ---- words that change between a look and the use of what was seen --------------------------- */
+
+/* Where the sorting of a repair is; overwritten within a step, which looked at it when it began. */
+struct place {
+    uint32_t kind, cursor, doing, level;
+    bool is_none;
+};
+
+static void sorts_from(void *arg)
+{
+    const struct place *place = arg;
+    make_a_topic();
+    publish(has.conn, has.topic, "1");
+    publish(has.conn, has.topic, "2");
+    struct pn_segment *seg = test_inside();
+    struct pn_topic_repair *repair = &seg->topics.ctl->repair;
+    struct pn_rebuild_step step = {.seg = seg, .at = repair, .left = 1000};
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
+    repair->kind = place->kind;
+    repair->cursor = place->cursor;
+    repair->sort = (struct pn_topic_sort) {.doing = place->doing, .level = place->level};
+    pn_rebuild_sort_locked(&step);
+    CHECK_EQ(pn_segment_check_state(seg), place->is_none ? -PN_ECORRUPT : 0);
+    pn_lock_release(seg);
+    close_all();
+}
+
+static void test_where_a_repair_is(void)
+{
+    enum { CARRYING = 2, GATHERING = 4, FAR = 1 << 28 }; /* enum doing, rebuild_sort.c */
+    static const struct place places[] = {
+        {.level = 0},
+        {.cursor = FAR},
+        {.kind = 1, .cursor = FAR},
+        {.kind = 3, .cursor = FAR},
+        {.kind = 7, .cursor = FAR, .is_none = true},
+        {.kind = 4, .is_none = true},
+        {.doing = CARRYING, .level = FAR, .is_none = true},
+        {.doing = CARRYING, .level = 33, .is_none = true},
+        {.doing = GATHERING, .level = FAR, .is_none = true},
+        {.doing = FAR, .level = FAR},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
+        CHECK_CHILD(spawn(sorts_from, (void *) (uintptr_t) &places[i]), 0);
+}
+
+/* What stood in the entry when it was checked, and not what stands there now. */
+static void redoes_what_was_checked(void *arg)
+{
+    static _Alignas(8) unsigned char bytes[512];
+    AsyncQueueEntry *qe = (void *) bytes;
+    const struct pn_entry_extent extent = {.payload_len = sizeof(struct pn_answer_redo)};
+    pn_message_out m;
+    (void) arg;
+    make_a_topic();
+    publish(has.conn, has.topic, "flies");
+    GET(has.consumer, &m, "flies");
+    struct pn_segment *seg = test_inside();
+    struct pn_delivery *d = pn_delivery_at(seg, seg->topics.consumer[0].first);
+    const int64_t due = d->due;
+    const struct pn_answer_redo redo = {
+        .word = pn_load_relaxed(&d->state), .order = d->order, .due = due + 1};
+    memset(bytes, 0xff, sizeof bytes); /* channel_len, too */
+    qe->kind = PN_ENTRY_ANSWER;
+    qe->channel_hash = seg->topics.consumer[0].first;
+    qe->chan_seq = redo.word;
+    memcpy(qe->data, &redo, sizeof redo);
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
+    CHECK_OK(pn_topic_redo_entry_locked(seg, qe, &extent));
+    CHECK_EQ(pn_load_relaxed(&d->state), redo.word);
+    CHECK_EQ(d->due, due + 1);
+    d->due = due;
+    pn_lock_release(seg);
+    CHECK_ENGINE(has.engine);
+    close_all();
+}
+
+static void test_an_entry_that_changes(void)
+{
+    CHECK_CHILD(spawn(redoes_what_was_checked, NULL), 0);
+}
+
+static pn_atomic_u32 over;
+
+static void *flips(void *channel)
+{
+    const uint32_t was = *(volatile uint32_t *) channel;
+    while (pn_load_relaxed(&over) == 0) {
+        *(volatile uint32_t *) channel = UINT32_MAX / 256;
+        *(volatile uint32_t *) channel = was;
+    }
+    return NULL;
+}
+
+static void checks_what_changes(void *arg)
+{
+    char problems[4096];
+    pthread_t thread;
+    (void) arg;
+    make_a_topic();
+    publish(has.conn, has.topic, "void");
+    struct pn_segment *seg = test_inside();
+    uint32_t *channel = &pn_delivery_at(seg, inside(has.channel)->first)->channel;
+    CHECK_EQ(pthread_create(&thread, NULL, flips, channel), 0);
+    for (int i = 0; i < 20000; i++) {
+        CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
+        CHECK(pn_check_locked(seg, problems, sizeof problems) >= 0);
+        pn_lock_release(seg);
+    }
+    pn_store_relaxed(&over, 1);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_ENGINE(has.engine);
+    close_all();
+}
+
+static void test_a_check_of_what_changes(void)
+{
+    CHECK_CHILD(spawn(checks_what_changes, NULL), 0);
+}
+
 int main(void)
 {
     RUN(test_ends_of_the_queue);
     RUN(test_topics);
+    RUN(test_where_a_repair_is);
+    RUN(test_an_entry_that_changes);
+    RUN(test_a_check_of_what_changes);
     return tests_done();
 }

@@ -14,6 +14,8 @@
 #include "backend/backend.h"
 #include "base/os.h"
 #include "segment/liveness_files.h"
+#include "topic/consume.h"
+#include "topics.h"
 #include "wakeup/send.h"
 
 void *__real_mmap(void *address, size_t size, int prot, int flags, int fd, off_t offset);
@@ -21,8 +23,17 @@ void *__wrap_mmap(void *address, size_t size, int prot, int flags, int fd, off_t
 int32_t __real_pn_os_lock_holder(int fd, int64_t first, int64_t len, int64_t *start, int64_t *span);
 int32_t __wrap_pn_os_lock_holder(int fd, int64_t first, int64_t len, int64_t *start, int64_t *span);
 
+bool __real_pn_procsignal_try_to_pass_on(struct pn_segment *seg, int already);
+bool __wrap_pn_procsignal_try_to_pass_on(struct pn_segment *seg, int already);
+
+int __real_sched_yield(void);
+int __wrap_sched_yield(void);
+
+static pn_atomic_u32 yields; /* what waits for a handler does so */
 static void (*after_mmap)(void *base, size_t size);
 static void (*before_query)(int fd, int64_t byte), (*after_query)(int fd, int64_t byte);
+/* volatile: raise() is declared not to come back into this file. */
+static bool (*volatile instead_of_passing_on)(void);
 
 void *__wrap_mmap(void *address, size_t size, int prot, int flags, int fd, off_t offset)
 {
@@ -40,6 +51,18 @@ int32_t __wrap_pn_os_lock_holder(int fd, int64_t first, int64_t len, int64_t *st
     if (after_query != NULL)
         after_query(fd, first);
     return holder;
+}
+
+bool __wrap_pn_procsignal_try_to_pass_on(struct pn_segment *seg, int already)
+{
+    bool (*instead)(void) = instead_of_passing_on;
+    return instead != NULL ? instead() : __real_pn_procsignal_try_to_pass_on(seg, already);
+}
+
+int __wrap_sched_yield(void)
+{
+    pn_fetch_add(&yields, 1);
+    return __real_sched_yield();
 }
 
 static void connected(void *arg)
@@ -262,6 +285,116 @@ static void test_the_chain_signals_no_later_owner(void)
     end();
 }
 
+/* ---- a thread has looked already when the chain is left to it -------------------------------- */
+
+static pn_consumer *consumer;
+static pn_atomic_i32 consuming; /* the thread */
+
+static void *consumes(void *arg)
+{
+    pn_message_out m;
+    (void) arg;
+    pn_store_release(&consuming, (int32_t) syscall(SYS_gettid));
+    GET(consumer, &m, "end");
+    return NULL;
+}
+
+static void listens(void *arg)
+{
+    (void) arg;
+    pn_conn *conn = test_connect(engine);
+    test_listen(conn, "c"); /* so that it catches the signal */
+    test_tell(up);
+    test_hear(down);
+    pn_conn_close(conn);
+}
+
+static bool sleeps_with_nothing_to_look_at(void)
+{
+    struct pollfd latch = {.fd = pn_load_acquire(&consumer->efd), .events = POLLIN};
+    return poll(&latch, 1, 0) == 0 && is_blocked(pn_load_acquire(&consuming));
+}
+
+/* In the handler: no descriptor is left, and the thread that was woken has found nothing to do. */
+static bool leaves_it_to_the_thread(void)
+{
+    instead_of_passing_on = NULL;
+    CHECK_SOON(sleeps_with_nothing_to_look_at());
+    return false;
+}
+
+/* The handler wakes the consumer for the flag, and once more for the chain. */
+static void test_a_consumer_that_has_looked_passes_on(void)
+{
+    pthread_t thread;
+    pn_consumer_slow_ns = INT64_MAX / 4; /* no timer of its own wakes it */
+    begin_connected();
+    pid_t pid = spawn(listens, NULL);
+    test_hear(up);
+    struct pn_segment *seg = test_inside();
+    test_listen(mine, "c");
+    pn_ref topic = topic_of(mine, "t");
+    consumer = consumer_of(mine, channel_of(mine, topic, "w"), 1);
+    CHECK_EQ(pthread_create(&thread, NULL, consumes, NULL), 0);
+    CHECK_SOON(pn_load_acquire(&consumer->me->wait) == PN_CONSUMER_WAITING &&
+               sleeps_with_nothing_to_look_at());
+    uint64_t before = pn_load_relaxed(&seg->ctl->free.signals_sent);
+    pn_fetch_or(&seg->owed[0], 2);
+    pn_fetch_or(&seg->deferred[0], 2);
+    pn_store_relaxed(&seg->ctl->deferred_at, 1);
+    pn_store_release(&mine->me->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
+    instead_of_passing_on = leaves_it_to_the_thread;
+    CHECK_EQ(raise(SIGUSR1), 0);
+    CHECK(instead_of_passing_on == NULL);
+    CHECK_SOON(pn_load_relaxed(&seg->ctl->free.signals_sent) == before + 1);
+    publish(mine, topic, "end");
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    pn_consumer_close(consumer);
+    test_tell(down);
+    CHECK_CHILD(pid, 0);
+    end();
+}
+
+/* ---- a connection is closed while a handler in another thread has it ------------------------- */
+
+static pthread_t closer;
+static pn_conn *closing;
+
+static void *closes(void *arg)
+{
+    (void) arg;
+    pn_conn_close(closing);
+    return NULL;
+}
+
+/* Freed now, the slot would soon be another process's, and the handler would take its flags. */
+static bool keeps_its_slot(void)
+{
+    const struct QueueBackendStatus *me = closing->me;
+    uint32_t before = pn_load_acquire(&yields);
+    instead_of_passing_on = NULL;
+    CHECK_EQ(pthread_create(&closer, NULL, closes, NULL), 0);
+    CHECK_SOON(pn_load_acquire(&yields) > before);
+    CHECK_EQ(pn_load_acquire(&me->state), PN_SLOT_CLAIMED);
+    return true;
+}
+
+static void test_a_slot_is_freed_when_no_handler_has_it(void)
+{
+    begin_connected();
+    struct pn_segment *seg = test_inside();
+    closing = test_connect(engine);
+    test_listen(closing, "c");
+    uint32_t slot = closing->slot;
+    pn_store_release(&closing->me->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
+    instead_of_passing_on = keeps_its_slot;
+    CHECK_EQ(raise(SIGUSR1), 0);
+    CHECK(instead_of_passing_on == NULL);
+    CHECK_EQ(pthread_join(closer, NULL), 0);
+    CHECK_EQ(pn_load_acquire(&seg->backend[slot].state), PN_SLOT_FREE);
+    end();
+}
+
 int main(void)
 {
     test_watchdog(60);
@@ -269,5 +402,7 @@ int main(void)
     RUN(test_a_look_at_live_pids_drops_no_locks);
     RUN(test_a_number_that_was_another_files_proves_no_death);
     RUN(test_the_chain_signals_no_later_owner);
+    RUN(test_a_consumer_that_has_looked_passes_on);
+    RUN(test_a_slot_is_freed_when_no_handler_has_it);
     return tests_done();
 }

@@ -5,6 +5,7 @@
 #include "children.h"
 
 #include <fcntl.h>
+#include <setjmp.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
@@ -149,6 +150,106 @@ static void test_the_hosts_handler_has_its_own_mask(void)
 {
     begin_connected();
     CHECK_CHILD(spawn(host_with_a_mask, NULL), 0);
+    end();
+}
+
+static sigjmp_buf out;
+
+static void jumps_out(int signo)
+{
+    (void) signo;
+    host_calls++;
+    siglongjmp(out, 1);
+}
+
+static void signals_its_parent(void *arg)
+{
+    (void) arg;
+    test_hear(down);
+    kill(getppid(), SIGUSR1);
+}
+
+/* By a call of its own, or by another process; so much deeper in the stack than its caller. */
+__attribute__((noinline)) static void is_signalled(pid_t by, size_t deeper)
+{
+    volatile char *room = __builtin_alloca(deeper + 1);
+    room[0] = room[deeper] = 0;
+    if (by == 0) {
+        raise(SIGUSR1);
+    } else {
+        test_tell(down);
+        pause();
+    }
+}
+
+/* Its handler never returns to ours, which must not take the next signal for what it has raised. */
+static void host_that_jumps(void *arg)
+{
+    static const size_t deeper[] = {0, 0, 16, 65536, 300, 4096};
+    (void) arg;
+    CHECK(signal(SIGUSR1, jumps_out) != SIG_ERR);
+    pn_conn *conn = listening(0);
+    for (volatile int i = 0; i < 6; i++) {
+        volatile pid_t by = i == 0 ? 0 : spawn(signals_its_parent, NULL);
+        if (sigsetjmp(out, 1) == 0)
+            is_signalled(by, deeper[i]);
+        CHECK_EQ(host_calls, i + 1);
+        if (by != 0)
+            CHECK_CHILD(by, 0);
+    }
+    for (volatile int i = 6; i < 9; i++) { /* no deeper than that one */
+        if (sigsetjmp(out, 1) == 0)
+            is_signalled(0, 0);
+        CHECK_EQ(host_calls, i + 1);
+    }
+    pn_conn_close(conn);
+}
+
+static void test_a_hosts_handler_may_jump_out(void)
+{
+    begin_connected();
+    CHECK_CHILD(spawn(host_that_jumps, NULL), 0);
+    end();
+}
+
+static void (*installed_first)(int, siginfo_t *, void *);
+static volatile sig_atomic_t second_calls;
+
+static void passes_it_on(int signo, siginfo_t *info, void *context)
+{
+    second_calls++;
+    installed_first(signo, info, context);
+}
+
+/* Ours, a handler that passes signals on to it, and ours again: each is called once. */
+static void host_with_a_ring(void *arg)
+{
+    struct sigaction sa = {.sa_handler = host_handler};
+    (void) arg;
+    CHECK_EQ(sigaction(SIGUSR1, &sa, NULL), 0);
+    pn_conn *conn = listening(0);
+    CHECK_EQ(sigaction(SIGUSR1, NULL, &sa), 0);
+    installed_first = sa.sa_sigaction;
+    sa.sa_sigaction = passes_it_on;
+    CHECK_EQ(sigaction(SIGUSR1, &sa, NULL), 0);
+    test_listen(conn, "d"); /* looks at the handler */
+    for (int i = 1; i < 4; i++) {
+        raise(SIGUSR1);
+        CHECK_EQ(second_calls, i);
+        CHECK_EQ(host_calls, i);
+    }
+    pid_t by = spawn(signals_its_parent, NULL);
+    test_tell(down);
+    CHECK_CHILD(by, 0);
+    CHECK_SOON(second_calls == 4);
+    CHECK_EQ(host_calls, 4);
+    pn_conn_close(conn);
+}
+
+static void test_handlers_in_a_ring_end(void)
+{
+    begin_connected();
+    CHECK_CHILD(spawn(host_with_a_ring, NULL), 0);
     end();
 }
 
@@ -763,6 +864,8 @@ int main(void)
     test_watchdog(115);
     RUN(test_foreign_signals_go_to_the_hosts_handler);
     RUN(test_the_hosts_handler_has_its_own_mask);
+    RUN(test_a_hosts_handler_may_jump_out);
+    RUN(test_handlers_in_a_ring_end);
     RUN(test_foreign_signals_do_what_the_host_had_chosen);
     RUN(test_after_the_last_close_a_late_signal_does_not_kill);
     RUN(test_a_replaced_handler_is_installed_again);

@@ -35,14 +35,14 @@ static void test_one_connection_more_than_there_is_room_for(void)
     CHECK(is_found(first));
 
     filler.local_index = 7; /* of all indices, so that a search has to find it */
-    pn_procsignal_unregister(&filler);
+    pn_procsignal_hide(&filler);
     more = test_connect(engine);
     CHECK_EQ(more->local_index, 7);
     CHECK(is_found(more));
     for (uint32_t i = 1; i < TABLE; i++)
         if (i != more->local_index) {
             filler.local_index = i;
-            pn_procsignal_unregister(&filler);
+            pn_procsignal_hide(&filler);
         }
     pn_conn_close(first);
     CHECK(is_found(more));
