@@ -197,7 +197,8 @@ class AsyncPubSub(ClosedByAsyncWith, State):
                 raise
             await self._lose(transport, error)
         except InterfaceError:
-            if not self._closed:
+            # Another task may have lost the transport, and closed it, while this one waited.
+            if not self._closed and self._transport is transport:
                 raise
 
     async def _hand_out(self) -> Received | None:

@@ -277,7 +277,8 @@ class PubSub(ClosedByWith, State):
                 raise
             self._lose(transport, error)
         except InterfaceError:
-            if not self._closed:
+            # Another thread may have lost the transport, and closed it, while this one waited.
+            if not self._closed and self._transport is transport:
                 raise
 
     def _hand_out(self) -> Received | None:

@@ -144,6 +144,19 @@ async def test_close_while_it_connects(aconnect: AsyncConnections) -> None:
     assert made[0].closed
 
 
+async def test_another_task_loses_the_connection(aconnect: AsyncConnections) -> None:
+    """run() goes on with the next one."""
+    async with pynotify.AsyncPubSub(aconnect) as pubsub:
+        await pubsub.subscribe("c")
+        taking = asyncio.ensure_future(take(pubsub, 2))
+        await asyncio.sleep(0)
+        transport = await pubsub._connected()
+        await pubsub._lose(transport, pynotify.ConnectionLost("as if"))
+        await pubsub.publish("c", "1")
+        async with asyncio.timeout(PATIENCE):
+            assert "1" in await taking
+
+
 async def test_subscribing_while_another_task_unsubscribes(
     aconnect: AsyncConnections, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -404,6 +404,27 @@ def test_a_handler_adds_and_removes_handlers(how: str) -> None:
     at_places(attempt, whole=True)
 
 
+def test_another_thread_loses_the_connection(ground: Round) -> None:
+    """run() goes on with the next one."""
+    conns: list[pynotify.Connection] = []
+
+    def make() -> pynotify.Connection:
+        conns.append(ground.engine.connect())
+        return conns[-1]
+
+    with pynotify.PubSub(make) as pubsub:
+        pubsub.subscribe("a")
+        received = iter(pubsub)
+        first = Call(lambda: (next(received), next(received)))
+        await_waiting(conns[0], 1)
+        pubsub._lose(pubsub._connected(), pynotify.ConnectionLost("as if"))
+        pubsub.publish("a", "1")
+        gap, message = first.result()
+        assert isinstance(gap.obj, pynotify.Gap)
+        assert message.obj == "1"
+    ground.rest()
+
+
 @pytest.mark.parametrize("whole", WHOLE)
 def test_subscribing_again_after_an_interruption(ground: Round, whole: bool) -> None:
     """unsubscribe() that was interrupted has unsubscribed or not; subscribe() hears in any case."""
