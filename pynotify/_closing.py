@@ -1,11 +1,31 @@
-"""`with` and `async with`: an object that is closed at the end of the block."""
+"""Closing: `with`, `async with`, and what a signal handler may wait for."""
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
     from typing import Self
+
+
+def is_inside_a_call() -> bool:
+    """Whether the caller was called in the middle of another call of ours, by a signal handler say.
+
+    That call may hold a lock, and goes on when the caller returns.  So the caller must not wait for
+    another thread, which may need that lock.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way to know
+    while frame is not None and _is_ours(frame):
+        frame = frame.f_back
+    while frame is not None and not _is_ours(frame):
+        frame = frame.f_back
+    return frame is not None
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "pynotify"
 
 
 class ClosedByWith:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pynotify._configured import variable
 from pynotify._engine import open as open_segment
+from pynotify._ffi import lib
 from pynotify._handle import spell_wakeup, wakeup_signal
 from pynotify._hot import finalizer
 from pynotify._locks import RLock
@@ -123,6 +124,31 @@ def _require_same(connection: Connection, name: str, options: Mapping[str, objec
             f"{variable(name)} in the environment, or leave them out of the later ones. To have "
             "the new ones, end the processes that use the segment.",
         )
+
+
+def is_gone(connection: Connection) -> bool:
+    """Whether its segment was removed; of one that is closed that is not known: False."""
+    try:
+        return bool(lib.pn_engine_gone(connection.link.handle.engine()))
+    except InterfaceError:
+        return False
+
+
+def created_at(connection: Connection) -> int:
+    """When its segment was made, in ns: it tells segments of one name apart."""
+    return int(lib.pn_engine_created_ns(connection.link.handle.engine()))
+
+
+def get_present(name: str) -> Connection:
+    """As `get`, but never one of a segment that was removed."""
+    connection = get(name)
+    if is_gone(connection):
+        with _shared.lock:
+            found = _shared.find(name)
+            if found is not None and found[0] is connection:
+                del _shared.connections[name]
+        connection = get(name)
+    return connection
 
 
 def close_shared(name: str) -> None:

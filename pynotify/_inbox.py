@@ -28,6 +28,7 @@ from pynotify._types import Gap, Notify
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from collections.abc import Set as AbstractSet
     from typing import Any, TypeAlias
 
 __all__ = [
@@ -267,15 +268,33 @@ class Inbox:
     def drop(self, keys: Iterable[Key]) -> None:
         """Keep no message that only these were for; they are not among its keys any more."""
         messages, gone, left = self.messages, frozenset(keys), frozenset(self.keys)
-        for at in range(len(messages) - 1, -1, -1):
-            message = messages[at]
-            if not isinstance(message, Notify) or _key_of(message) not in gone:
+        while True:
+            # A signal handler may take messages, or read more, until they are changed in one step.
+            now = map(id, messages)
+            found = list(messages)
+            seen = list(map(id, found))
+            kept = [message for message in found if not self._was_for(message, gone, left)]
+            held = sum(isinstance(message, Notify) for message in kept)
+            try:
+                # No call comes in between.  The first raises when messages have come or gone.
+                if [*now] != seen:
+                    continue
+                messages *= 0
+                messages += kept
+                self.held = held
+            except RuntimeError:
                 continue
-            others = (Pattern(pattern) for pattern in self.patterns)
-            fitting = [pattern for pattern in others if pattern.matches(message.channel)]
-            if self.key_of(message, left & {message.channel, *fitting}) is None:
-                self.held -= 1
-                del messages[at]
+            return
+
+    def _was_for(
+        self, message: Notify | Gap, gone: AbstractSet[Key], left: AbstractSet[Key]
+    ) -> bool:
+        """Whether it was for the keys that are gone alone."""
+        if not isinstance(message, Notify) or _key_of(message) not in gone:
+            return False
+        others = (Pattern(pattern) for pattern in self.patterns)
+        fitting = [pattern for pattern in others if pattern.matches(message.channel)]
+        return self.key_of(message, left & {message.channel, *fitting}) is None
 
     def close(self) -> None:
         """Keep no message any more, and wake all waiters."""

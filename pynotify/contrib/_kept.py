@@ -17,10 +17,11 @@ place of a memory cache's dict.
 from __future__ import annotations
 
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pynotify._connect import get
+from pynotify._connect import get_present
 from pynotify.contrib._own import PerProcess
 
 if TYPE_CHECKING:
@@ -48,12 +49,12 @@ def counters_of(name: str, segment: str, count: int) -> PerProcess[Counters]:
     """`name`:0, `name`:1 ..., `name`:all and `name`:tags of the segment, for each process."""
 
     def make() -> Counters:
-        connection = get(segment)
+        connection = get_present(segment)
         some = [connection.generation(f"{name}:{number}") for number in range(count)]
         whole, tags = (connection.generation(f"{name}:{what}") for what in ("all", "tags"))
         return Counters(connection, whole, tags, some)
 
-    return PerProcess(make, lambda made: not made.connection.closed)
+    return PerProcess(make, lambda made: not made.connection.closed, lambda made: made.connection)
 
 
 class _Number(NamedTuple):
@@ -69,50 +70,57 @@ class _Value(NamedTuple):
     ties: tuple[tuple[Generation, int], ...] = ()
 
 
-class Kept(MutableMapping[str, Any]):
-    """Values, each as long as its counters are what they were.  In the order of their use, where
-    that is said with `move_to_end`.
-    """
+class _Mine(NamedTuple):
+    """What a process keeps; the numbers are of those counters."""
 
-    def __init__(self, counters: PerProcess[Counters]) -> None:
-        self._counters = counters
-        #: Those that the numbers below are of.
-        self._of: Counters | None = None
-        self._values: dict[str, _Value] = {}
-        #: What the counters were when a key was not found, the latest ones.
-        self._misses: dict[str, _Number] = {}
+    counters: Counters
+    values: dict[str, _Value]
+    #: What the counters were when a key was not found, the latest ones.
+    misses: OrderedDict[str, _Number]
 
-    def _shared(self) -> Counters:
-        counters = self._counters.get()
-        if counters is not self._of:  # a child, or another segment: its numbers mean nothing here
-            self._of = counters
-            self._values.clear()
-            self._misses.clear()
-        return counters
-
-    def _now(self, key: str) -> _Number:
-        counters = self._shared()
+    def now(self, key: str) -> _Number:
+        counters = self.counters
         tags = counters.tags.value
         return _Number(counters.of(key).value + counters.all.value, tags)
 
-    def _good(self, key: str, now: _Number) -> _Value | None:
-        found = self._values.get(key)
+    def good(self, key: str, now: _Number) -> _Value | None:
+        found = self.values.get(key)
         if found is None:
             return None
         if found.of.own == now.own and all(tag.value == number for tag, number in found.ties):
             return found
-        del self._values[key]
+        if self.values.get(key) is found:
+            self.values.pop(key, None)
         return None
+
+
+class Kept(MutableMapping[str, Any]):
+    """Values, each as long as its counters are what they were.  In the order of their use, where
+    that is said with `move_to_end`.
+
+    Threads may use it at once: what one of them has taken out, the others do not find.
+    """
+
+    def __init__(self, counters: PerProcess[Counters]) -> None:
+        self._counters = counters
+        self._last: _Mine | None = None
+
+    def _mine(self) -> _Mine:
+        counters, mine = self._counters.get(), self._last
+        if mine is None or mine.counters is not counters:  # a child, or another segment
+            mine = self._last = _Mine(counters, {}, OrderedDict())
+        return mine
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value, if it is good; else the miss is remembered."""
-        now = self._now(key)
-        found = self._good(key, now)
+        mine = self._mine()
+        now = mine.now(key)
+        found = mine.good(key, now)
         if found is not None:
             return found.value
-        self._misses.setdefault(key, now)
-        if len(self._misses) > _MISSES:
-            del self._misses[next(iter(self._misses))]
+        mine.misses.setdefault(key, now)
+        if len(mine.misses) > _MISSES:
+            mine.misses.popitem(last=False)
         return default
 
     def __contains__(self, key: object) -> bool:
@@ -122,74 +130,82 @@ class Kept(MutableMapping[str, Any]):
         """What was good when `in`, or an iteration, said that the key is there: caches ask for it
         right afterwards, and another process may have deleted it in between.
         """
-        return self._values[key].value
+        return self._mine().values[key].value
 
     def __setitem__(self, key: str, value: Any) -> None:
-        missed = self._misses.pop(key, None)
-        was = self._values.get(key)
-        number = self._now(key) if missed is None else missed
+        mine = self._mine()
+        missed = mine.misses.pop(key, None)
+        was = mine.values.get(key)
+        number = mine.now(key) if missed is None else missed
         # What takes the place of a good one keeps its ties: to more than it needs, perhaps.
         ties = was.ties if was is not None and missed is None else ()
-        self._values[key] = _Value(value, number, ties)
+        mine.values[key] = _Value(value, number, ties)
 
     def __delitem__(self, key: str) -> None:
-        del self._values[key]
+        del self._mine().values[key]
 
     def __iter__(self) -> Iterator[str]:
         """The keys whose values are good now."""
-        return iter([key for key in list(self._values) if self._good(key, self._now(key))])
+        mine = self._mine()
+        return iter([key for key in list(mine.values) if mine.good(key, mine.now(key))])
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._mine().values)
 
     def move_to_end(self, key: str) -> None:
         """Count `key` as used last, as an OrderedDict does."""
-        self._values[key] = self._values.pop(key)
+        values = self._mine().values
+        found = values.pop(key, None)
+        if found is not None:
+            values[key] = found
 
     def popitem(self, last: bool = True) -> tuple[str, Any]:
         """Take out the value used last, or first, as an OrderedDict does."""
-        key = next(reversed(self._values) if last else iter(self._values))
-        return key, self._values.pop(key).value
+        values = self._mine().values
+        key = next(reversed(values) if last else iter(values))
+        return key, values.pop(key).value
 
     def invalidate(self, key: str) -> None:
         """That key's values are old in all processes."""
-        self._shared().of(key).bump()
+        self._mine().counters.of(key).bump()
 
     def invalidate_all(self) -> None:
         """All values are old, in all processes."""
-        self._shared().all.bump()
-        self._values.clear()
+        mine = self._mine()
+        mine.counters.all.bump()
+        mine.values.clear()
 
     def invalidate_others(self) -> None:
         """Other processes forget all values; those here are as good as they were before.
 
         A value is kept if nothing but this has changed its number.
         """
-        before = {key: found for key in self if (found := self._values.get(key)) is not None}
-        self._shared().all.bump()
-        self._values.clear()
+        mine = self._mine()
+        before = {key: found for key in self if (found := mine.values.get(key)) is not None}
+        mine.counters.all.bump()
+        mine.values.clear()
         for key, found in before.items():
-            now = self._now(key)
+            now = mine.now(key)
             if now.own - found.of.own <= 1:  # 0: in a transaction
                 own = _Number(now.own, found.of.tags)
-                self._values[key] = found._replace(of=own)
+                mine.values[key] = found._replace(of=own)
 
     def tie(self, key: str, tag: str) -> None:
         """That key's value is old as soon as the tag is; it was set just now."""
-        counters = self._shared()
-        found = self._values.get(key)
+        mine = self._mine()
+        found = mine.values.get(key)
         if found is None:
             return
-        generation = counters.of(tag)
+        generation = mine.counters.of(tag)
         number = generation.value  # before the other: a deletion bumps that first
-        if counters.tags.value != found.of.tags:
-            del self._values[key]
+        if mine.counters.tags.value != found.of.tags:
+            mine.values.pop(key, None)
         else:
             others = (tie for tie in found.ties if tie[0] is not generation)
-            self._values[key] = found._replace(ties=(*others, (generation, number)))
+            mine.values[key] = found._replace(ties=(*others, (generation, number)))
 
     def invalidate_tag(self, tag: str) -> None:
         """What is tied to it is old in all processes."""
-        counters = self._shared()
+        counters = self._mine().counters
         counters.tags.bump()
         counters.of(tag).bump()

@@ -7,8 +7,18 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from pynotify.errors import InterfaceError
+
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+
+
+def closed() -> InterfaceError:
+    """The error of a task that waits for what will not come."""
+    return InterfaceError(
+        "the channel layer was closed, or has lost its segment",
+        hint="What was to come on this channel is gone.  End the consumer; it gets a new channel.",
+    )
 
 
 class _Waiter:
@@ -29,13 +39,14 @@ class _Waiter:
 class Mailbox:
     """At most `capacity` messages, each until its time is over.  Everything needs `lock`."""
 
-    __slots__ = ("_capacity", "_lock", "_messages", "_waiters")
+    __slots__ = ("_capacity", "_ended", "_lock", "_messages", "_waiters")
 
     def __init__(self, lock: AbstractContextManager[Any], capacity: int) -> None:
         self._lock = lock
         self._capacity = capacity
         self._messages: deque[tuple[float, Any]] = deque()
         self._waiters: deque[_Waiter] = deque()
+        self._ended = False
 
     @property
     def idle(self) -> bool:
@@ -67,6 +78,8 @@ class Mailbox:
             self.expire(now)
             if self._messages:
                 return self._messages.popleft()[1]
+            if self._ended:
+                raise closed()
             waiter = _Waiter()
             self._waiters.append(waiter)
         try:
@@ -76,11 +89,20 @@ class Mailbox:
                 if waiter.message is not None:
                     self._messages.appendleft(waiter.message)
                     self._pass_on()
-                else:
+                elif not self._ended:
                     self._waiters.remove(waiter)
             raise
-        assert waiter.message is not None
+        if waiter.message is None:
+            raise closed()
         return waiter.message[1]
+
+    def end(self) -> None:
+        """Nothing comes any more: tasks that wait, or will, raise `InterfaceError`."""
+        self._ended = True
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                waiter.loop.call_soon_threadsafe(waiter.wake)
 
     def _pass_on(self) -> None:
         """What a cancelled task gave back is for the next that waits."""

@@ -33,7 +33,6 @@ class Stream:
         check_name(segment)
         self._segment, self._prefix = segment, prefix
         self._wakeup, self._options = wakeup, options
-        self._connection: AsyncConnection | None = None
         self._pubsub: AsyncPubSub | None = None
         self._limit = 0
         self._names: dict[str, str] = {}
@@ -52,20 +51,26 @@ class Stream:
 
     async def connect(self) -> None:
         """Connect, in the running loop."""
-        self._connection = await connect_async_preferring(
-            self._segment, self._wakeup, **self._options
-        )
-        self._limit = limit_of(self._connection)
-        self._pubsub = AsyncPubSub(self._connection)
+        pubsub = AsyncPubSub(self._make)
+        try:
+            await pubsub.__aenter__()
+        except BaseException:
+            await pubsub.close()
+            raise
+        self._pubsub = pubsub
+
+    async def _make(self) -> AsyncConnection:
+        """Also after the segment was removed: then the PubSub listens in the one that is there."""
+        made = await connect_async_preferring(self._segment, self._wakeup, **self._options)
+        self._limit = self._limit or limit_of(made)  # names stay what they are
+        return made
 
     async def close(self) -> None:
         """Give the connection up, and end `received`."""
         pubsub, self._pubsub = self._pubsub, None
-        connection, self._connection = self._connection, None
         self._names.clear()
-        if pubsub is not None and connection is not None:
+        if pubsub is not None:
             await pubsub.close()
-            await connection.close()
 
     async def subscribe(self, names: Iterable[str]) -> None:
         """Receive what is published under these names from now on."""

@@ -67,5 +67,10 @@ class PynotifyBackend(BroadcastBackend):
         """Wait for the next message."""
         if self._received is None:
             raise InterfaceError("the backend is not connected", hint="Await connect() before.")
-        channel, message = await anext(self._received)
+        try:
+            channel, message = await anext(self._received)
+        except BaseException:  # cancelled, for instance: the iterator has ended with it
+            if self._received is not None:
+                self._received = self._stream.received()
+            raise
         return Event(channel, message)

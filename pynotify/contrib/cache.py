@@ -27,7 +27,7 @@ import time
 import types
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
-from pynotify._connect import get
+from pynotify._connect import get_present
 from pynotify._locks import RLock
 from pynotify.contrib._own import PerProcess
 
@@ -99,8 +99,9 @@ class Cached(Generic[P, R]):
         self._function = function
         self._ttl = ttl
         self._kept = PerProcess(
-            lambda: _Kept(get(segment), generation, maxsize),
+            lambda: _Kept(get_present(segment), generation, maxsize),
             lambda made: not made.connection.closed,
+            lambda made: made.connection,
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

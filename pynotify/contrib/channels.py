@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import math
 import os
 import select
@@ -31,7 +32,7 @@ from pynotify._locks import Lock, RLock
 from pynotify._log import logger
 from pynotify._segments import check_name
 from pynotify._types import Gap
-from pynotify.contrib._mailbox import Mailbox
+from pynotify.contrib._mailbox import Mailbox, closed
 from pynotify.contrib._names import connect_preferring, fitting, limit_of
 from pynotify.contrib._own import PerProcess
 from pynotify.errors import Error, PayloadTooLong, QueueFull, SegmentFull, Timeout, TopicFull
@@ -67,6 +68,8 @@ class _Hub:
         #: Of subscribing and unsubscribing, which go with the first and the last member.
         self._membership = Lock()
         self._boxes: dict[str, Mailbox] = {}
+        #: Nothing comes any more.
+        self.ended = False
         self._groups: dict[str, dict[str, float]] = {}
         self._consumers: dict[str, Consumer] = {}
         #: Requests to other processes that they have not answered yet.
@@ -93,21 +96,31 @@ class _Hub:
         if threading.current_thread() is not self._thread:
             self._thread.join()
         self.pubsub.close()
+        self._end()
         self.connection.close()
+
+    def _end(self) -> None:
+        """Wake the tasks that wait: the channels of this process go with what it has."""
+        with self._lock:
+            self.ended = True
+            for box in self._boxes.values():
+                box.end()
+        self._layer.fail_waiting()
 
     # ---- what comes ------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """What the thread does: read whenever something has come."""
         waiting = select.poll()
-        waiting.register(self.connection.fileno(), select.POLLIN)
         waiting.register(self._stop, select.POLLIN)
         try:
+            waiting.register(self.connection.fileno(), select.POLLIN)
             while all(descriptor != self._stop for descriptor, _ in waiting.poll()):
                 self.read()
         except Error as error:
             logger.error("channel layer: it does not listen any more: %s", error)
             self.pubsub.close()
+            self._end()
 
     def read(self) -> None:
         """Deliver everything that was sent before the call, in order."""
@@ -179,6 +192,8 @@ class _Hub:
     async def receive(self, channel: str) -> bytes:
         self.read()
         with self._lock:
+            if self.ended:
+                raise closed()
             box = self._box(channel)
         try:
             body: bytes = await box.get(time.monotonic())
@@ -467,28 +482,53 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
         return connect_preferring(self.segment, self._wakeup, **self._options)
 
     async def _dequeue(self, topic: str) -> bytes:
+        hub = self._hub.get()
         while True:
-            hub = self._hub.get()
             consumer = hub.consumer(topic)
             body = hub.take(consumer)
             if body is not None:
                 return body
-            await self._readable(consumer.fileno())
+            await self._readable(hub, consumer.fileno())
 
-    async def _readable(self, descriptor: int) -> None:
+    async def _readable(self, hub: _Hub, descriptor: int) -> None:
         """Wait until it is; each loop watches it once, and for all of its tasks."""
         loop = asyncio.get_running_loop()
         key, future = (loop, descriptor), loop.create_future()
         waiting = self._waiting.setdefault(key, set())
         if not waiting:
-            loop.add_reader(descriptor, _wake, waiting)
+            try:
+                loop.add_reader(descriptor, _wake, waiting)
+            except (OSError, ValueError):  # another thread has closed it
+                self._waiting.pop(key, None)
+                raise closed() from None
         waiting.add(future)
         try:
+            if hub.ended:  # before it could be told
+                raise closed()
             await future
         finally:
             waiting.discard(future)
-            if not waiting and self._waiting.pop(key, None) is not None:
+            if not waiting and self._waiting.get(key) is waiting:
+                del self._waiting[key]
                 loop.remove_reader(descriptor)
+
+    def fail_waiting(self) -> None:
+        """End the waiting for consumers, whose descriptors are about to go."""
+        for loop, descriptor in list(self._waiting):
+            if loop is asyncio._get_running_loop():  # noqa: SLF001 - None where there is none
+                self._fail(loop, descriptor)
+            else:
+                with contextlib.suppress(RuntimeError):  # it is closed
+                    loop.call_soon_threadsafe(self._fail, loop, descriptor)
+
+    def _fail(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+        waiting = self._waiting.pop((loop, descriptor), None)
+        if waiting is None:
+            return
+        loop.remove_reader(descriptor)
+        for future in waiting:
+            if not future.done():
+                future.set_exception(closed())
 
     async def _publish(self, address: str, kind: str, name: str, body: Any) -> None:
         until = time.monotonic() + self.expiry

@@ -25,11 +25,12 @@ soft invalidation, and a value is old when it was made before the counter change
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from dogpile.cache.region import RegionInvalidationStrategy
 
-from pynotify._connect import get
+from pynotify._connect import created_at, get_present
 from pynotify.contrib._own import PerProcess
 
 if TYPE_CHECKING:
@@ -55,12 +56,23 @@ class SharedInvalidation(RegionInvalidationStrategy):
     """
 
     def __init__(self, name: str, *, segment: str = "default") -> None:
+        #: When the segment was made; and since when it is not the one of before, which may have
+        #: been told of invalidations that are forgotten now.
+        self._created: int | None = None
+        self._since: float | None = None
+
         def make() -> _Counters:
-            connection = get(segment)
+            connection = get_present(segment)
             hard, soft = (connection.generation(f"{name}:{kind}") for kind in ("hard", "soft"))
+            created, before = created_at(connection), self._created
+            if before not in {None, created}:
+                self._since = time.time()
+            self._created = created
             return _Counters(connection, hard, soft)
 
-        self._counters = PerProcess(make, lambda counters: not counters.connection.closed)
+        self._counters = PerProcess(
+            make, lambda made: not made.connection.closed, lambda made: made.connection
+        )
 
     def invalidate(self, hard: bool = True) -> None:
         """Every value that there is by now is old: gone, or (not `hard`) served until it is made
@@ -92,7 +104,8 @@ class SharedInvalidation(RegionInvalidationStrategy):
         return self._soft_at() is not None and not self.was_hard_invalidated()
 
     def _hard_at(self) -> float | None:
-        return self._counters.get().hard.changed_at
+        at, since = self._counters.get().hard.changed_at, self._since
+        return at if since is None else max(at or since, since)
 
     def _soft_at(self) -> float | None:
         return self._counters.get().soft.changed_at

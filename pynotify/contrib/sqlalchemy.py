@@ -31,7 +31,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from pynotify._connect import connect
+from pynotify._connect import connect, is_gone
 from pynotify._finalizing import WeakKeyDictionary
 from pynotify._locks import Lock
 from pynotify.contrib._own import PerProcess
@@ -69,7 +69,7 @@ class _Connections:
         with self._lock:
             while self._idle:
                 own = self._idle.pop()
-                if not own.closed:
+                if not (own.closed or is_gone(own)):
                     return own
         return self._make()
 

@@ -73,6 +73,8 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         self._given = None if callable(connection) else connection
         self._receiving = asyncio.Lock()
         self._connecting = asyncio.Lock()
+        #: Of subscribing and unsubscribing, which take effect in the order of their calls.
+        self._subscribing = asyncio.Lock()
         self._ending = asyncio.Event()
         self._transport: Transport | None = None
         self._opened = False
@@ -110,10 +112,11 @@ class AsyncPubSub(ClosedByAsyncWith, State):
     async def subscribe(self, *channels: str) -> None:
         """Receive what is sent on the channels from now on.  Subscribing twice changes nothing."""
         for channel in channels:
-            # Another task may have made another connection meanwhile, which knows nothing of it.
-            while await self._again_if_lost(_listen, channel) is not self._transport:
-                pass
-            self._channels[channel] = None
+            async with self._subscribing:
+                # Another task may have connected again meanwhile, and knew nothing of it.
+                while await self._again_if_lost(_listen, channel) is not self._transport:
+                    pass
+                self._channels[channel] = None
 
     async def unsubscribe(self, *channels: str) -> None:
         """Stop receiving; what was not handed out by now is dropped.
@@ -121,9 +124,10 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         Channels that are not subscribed to are no error.
         """
         for channel in channels:
-            while await self._again_if_lost(_unlisten, channel) is not self._transport:
-                pass
-            self._unsubscribed(channel)
+            async with self._subscribing:
+                while await self._again_if_lost(_unlisten, channel) is not self._transport:
+                    pass
+                self._unsubscribed(channel)
 
     async def _again_if_lost(
         self, action: Callable[[Transport, str], Awaitable[None]], channel: str
@@ -193,7 +197,8 @@ class AsyncPubSub(ClosedByAsyncWith, State):
                 raise
             await self._lose(transport, error)
         except InterfaceError:
-            if not self._closed:
+            # Another task may have lost the transport, and closed it, while this one waited.
+            if not self._closed and self._transport is transport:
                 raise
 
     async def _hand_out(self) -> Received | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pynotify._encoding import decode_headers
@@ -62,7 +63,7 @@ class Handlers:
     """The handlers of each channel, in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._handlers: dict[str, list[_Added]] = {}
+        self._handlers: defaultdict[str, tuple[_Added, ...]] = defaultdict(tuple)
         self.reset()
 
     def reset(self) -> None:
@@ -74,33 +75,39 @@ class Handlers:
         """Add a handler of the channel."""
         if not callable(handler):
             raise TypeError(f"a handler must be callable, {handler!r} is not")
+        added = _Added(handler, received)
         with self._changing:
-            self._handlers.setdefault(channel, []).append(_Added(handler, received))
+            self._handlers[channel] += (added,)  # no call: no signal handler comes in between
 
     def remove(self, channel: str, handler: Handler) -> None:
         """Raises ValueError when it is not there."""
+        every = self._handlers
         with self._changing:
-            handlers = self._handlers.get(channel, [])
-            for at, added in enumerate(handlers):
-                if added.handler == handler:
-                    del handlers[at]
-                    break
-            else:
-                raise ValueError(f"{handler!r} is no handler of channel {channel!r}")
-            if not handlers:
-                del self._handlers[channel]
+            while True:
+                handlers = every.get(channel, ())
+                found = next((added for added in handlers if added.handler == handler), None)
+                if found is None:
+                    raise ValueError(f"{handler!r} is no handler of channel {channel!r}")
+                left = tuple(added for added in handlers if added is not found)
+                # No call comes in between: else a signal handler might have changed them.
+                if channel in every and every[channel] is handlers:
+                    if left:
+                        every[channel] = left
+                    else:
+                        del every[channel]
+                    return
 
     def of(self, received: Received) -> Sequence[tuple[Handler, Any]]:
         """The handlers to call, each with what it takes; a Gap goes to each, once."""
+        found: tuple[_Added, ...] = ()
         if received.channel is not None:
             if received.channel not in self._handlers:
                 return ()
-            found = list(self._handlers.get(received.channel, ()))
+            found = self._handlers.get(received.channel, ())
         elif isinstance(received.obj, Gap):
-            found = []
             for handlers in list(self._handlers.values()):
-                known = [added.handler for added in found]
-                found += [added for added in handlers if added.handler not in known]
+                known = [each.handler for each in found]
+                found += tuple(each for each in handlers if each.handler not in known)
         else:
             return ()
         return [(each.handler, received if each.received else received.obj) for each in found]

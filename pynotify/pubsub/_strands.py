@@ -120,6 +120,16 @@ class _MergedStreams:
         self._skip_backend = skip_backend
         self.strands: dict[str, _PartStream] = {}
 
+    def has(self, channel: str) -> bool:
+        """Whether it is listened to; one that a call was about to leave, and did not, is not."""
+        strand = self.strands.get(channel)
+        return strand is not None and not strand.closed
+
+    def forget(self, channel: str, strand: _PartStream) -> None:
+        """It was left; the channel may have another one by now."""
+        if self.strands.get(channel) is strand:
+            del self.strands[channel]
+
     def strand(self) -> _PartStream:
         return _PartStream(self._root, self._skip_backend, self._guard)
 
@@ -171,7 +181,7 @@ class Strands(Subscription, Taking):
         self._check_open()
         self._link.transactions.refuse("subscribe")
         for channel in channels:
-            if channel not in self._merged.strands:
+            if not self._merged.has(channel):
                 self._add(channel)
 
     def _add(self, channel: str) -> None:
@@ -191,7 +201,7 @@ class Strands(Subscription, Taking):
             strand = self._merged.strands.get(channel)
             if strand is not None:
                 self._receiver.unsubscribe(strand)
-                self._merged.strands.pop(channel, None)
+                self._merged.forget(channel, strand)
 
     def take(self, timeout: float | None, came: deque[Any]) -> None:
         """Append everything that is there, after waiting; nothing when the time is over."""
@@ -240,7 +250,7 @@ class AsyncStrands(AsyncSubscription, Taking):
         self._check_open()
         self._link.transactions.refuse("subscribe")
         for channel in channels:
-            if channel not in self._merged.strands:
+            if not self._merged.has(channel):
                 await self._add(channel)
 
     async def _add(self, channel: str) -> None:
@@ -266,7 +276,7 @@ class AsyncStrands(AsyncSubscription, Taking):
             strand = self._merged.strands.get(channel)
             if strand is not None:
                 await self._receiver.drop(strand)
-                self._merged.strands.pop(channel, None)
+                self._merged.forget(channel, strand)
 
     async def take(self, timeout: float | None, came: deque[Any]) -> None:
         """Append everything that is there, after waiting; nothing when the time is over."""

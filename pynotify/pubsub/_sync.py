@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from pynotify._closing import ClosedByWith
+from pynotify._closing import ClosedByWith, is_inside_a_call
 from pynotify._connection import Connection
 from pynotify._headers import take
 from pynotify._locks import Event, RLock
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import TypeAlias
 
+    from pynotify._headers import Taken
     from pynotify.pubsub._postgres import PostgresConnection, PostgresTransport
 
     AnyConnection: TypeAlias = Connection | PostgresConnection
@@ -154,9 +155,16 @@ class PubSub(ClosedByWith, State):
         obj = self._encoded(obj)
         taken = take(headers) if headers else None
         self._check_open()
+        try:
+            self._publish(channel, obj, taken)
+        finally:
+            if self._closed:
+                self._close_what_is_left()
+
+    def _publish(self, channel: str, obj: Any, headers: Taken | None) -> None:
         transport = self._connected()
         try:
-            transport.send_object(channel, obj, taken)
+            transport.send_object(channel, obj, headers)
         except ConnectionLost as error:
             if self._make is None:
                 raise
@@ -164,17 +172,21 @@ class PubSub(ClosedByWith, State):
             if not transport.all_or_nothing:
                 raise unsent(error) from error
             transport = self._connected()
-            transport.send_object(channel, obj, taken)
+            transport.send_object(channel, obj, headers)
 
     # ---- subscribing -----------------------------------------------------------------------
 
     def subscribe(self, *channels: str) -> None:
         """Receive what is sent on the channels from now on.  Subscribing twice changes nothing."""
         self._check_open()
-        for channel in channels:
-            with self._connecting:
-                self._again_if_lost(lambda transport, name: transport.listen(name), channel)
-                self._channels[channel] = None
+        try:
+            for channel in channels:
+                with self._connecting:
+                    self._again_if_lost(lambda transport, name: transport.listen(name), channel)
+                    self._channels[channel] = None
+        finally:
+            if self._closed:
+                self._close_what_is_left()
 
     def unsubscribe(self, *channels: str) -> None:
         """Stop receiving; what was not handed out by now is dropped.
@@ -183,10 +195,14 @@ class PubSub(ClosedByWith, State):
         """
         self._check_open()
         self._assembling.refuse()
-        for channel in channels:
-            with self._connecting:
-                self._again_if_lost(lambda transport, name: transport.unlisten(name), channel)
-                self._unsubscribed(channel)
+        try:
+            for channel in channels:
+                with self._connecting:
+                    self._again_if_lost(lambda transport, name: transport.unlisten(name), channel)
+                    self._unsubscribed(channel)
+        finally:
+            if self._closed:
+                self._close_what_is_left()
 
     def _again_if_lost(self, action: Callable[[Transport, str], None], channel: str) -> None:
         transport = self._connected()
@@ -228,9 +244,13 @@ class PubSub(ClosedByWith, State):
         while not over:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             over = left == 0.0
-            with self._receiving:
-                if not self._ready and not self._closed:
-                    self._receive(left)
+            try:
+                with self._receiving:
+                    if not self._ready and not self._closed:
+                        self._receive(left)
+            finally:
+                if self._closed:
+                    self._close_what_is_left()
             # Those that come from now on are for the next turn, or run(0) might never end.
             for _ in range(len(self._ready)):
                 # In no variable: that would keep an array until the next one comes.
@@ -257,7 +277,8 @@ class PubSub(ClosedByWith, State):
                 raise
             self._lose(transport, error)
         except InterfaceError:
-            if not self._closed:
+            # Another thread may have lost the transport, and closed it, while this one waited.
+            if not self._closed and self._transport is transport:
                 raise
 
     def _hand_out(self) -> Received | None:
@@ -382,13 +403,41 @@ class PubSub(ClosedByWith, State):
         self._ending.set()
         if transport is not None:
             transport.interrupt()
-        with self._receiving, self._connecting:
-            transport = self._transport
-            if transport is not None:  # it stays until it is closed: Ctrl-C may come before
-                transport.close(with_connection=self._make is not None)
-                self._transport = None
+        self._end()
+
+    def _end(self) -> None:
+        """Close the transport; where this must not wait, a thread that receives or connects does.
+
+        Each of them looks afterwards whether it is to.
+        """
+        waits = not is_inside_a_call()
+        # Calls made by `for`: Ctrl-C cannot come between having a lock and `try`.
+        for receiving in map(self._receiving.acquire, (waits,)):
+            if not receiving:
+                return
+            try:
+                for connecting in map(self._connecting.acquire, (waits,)):
+                    if not connecting:
+                        return
+                    try:
+                        self._close_transport()
+                    finally:
+                        self._connecting.release()
+            finally:
+                self._receiving.release()
+
+    def _close_transport(self) -> None:
+        transport = self._transport
+        if transport is not None:  # it stays until it is closed: Ctrl-C may come before
+            transport.close(with_connection=self._make is not None)
+            self._transport = None
         self._ready.clear()
         self._forget_came()
+
+    def _close_what_is_left(self) -> None:
+        """What close() in a signal handler has left to this thread."""
+        if self._transport is not None:
+            self._end()
 
 
 def _one(_received: Received) -> int:

@@ -144,6 +144,62 @@ async def test_close_while_it_connects(aconnect: AsyncConnections) -> None:
     assert made[0].closed
 
 
+async def test_another_task_loses_the_connection(aconnect: AsyncConnections) -> None:
+    """run() goes on with the next one."""
+    async with pynotify.AsyncPubSub(aconnect) as pubsub:
+        await pubsub.subscribe("c")
+        taking = asyncio.ensure_future(take(pubsub, 2))
+        await asyncio.sleep(0)
+        transport = await pubsub._connected()
+        await pubsub._lose(transport, pynotify.ConnectionLost("as if"))
+        await pubsub.publish("c", "1")
+        async with asyncio.timeout(PATIENCE):
+            assert "1" in await taking
+
+
+async def test_subscribing_while_another_task_unsubscribes(
+    aconnect: AsyncConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take effect in the order of their calls, however long the first one takes."""
+    async with pynotify.AsyncPubSub(await aconnect()) as pubsub:
+        await pubsub.subscribe("c")
+        transport: Any = await pubsub._connected()
+        unlisten = transport.unlisten
+
+        async def slowly(channel: str) -> None:
+            await asyncio.sleep(0)
+            await unlisten(channel)
+            await asyncio.sleep(0)
+
+        monkeypatch.setattr(transport, "unlisten", slowly)
+        await asyncio.gather(pubsub.unsubscribe("c"), pubsub.subscribe("c"))
+        assert pubsub.channels == ("c",)
+        await pubsub.publish("c", "1")
+        assert await take(pubsub, 1) == ["1"]
+
+
+async def test_subscribing_after_an_unsubscribe_that_was_cancelled(
+    aconnect: AsyncConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pynotify.AsyncPubSub(await aconnect()) as pubsub:
+        await pubsub.subscribe("c")
+        transport: Any = await pubsub._connected()
+        receiver = transport._strands._receiver
+        drop = receiver.drop
+
+        async def cancelled(inbox: Any) -> None:
+            await drop(inbox)
+            raise asyncio.CancelledError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(receiver, "drop", cancelled)
+            with pytest.raises(asyncio.CancelledError):
+                await pubsub.unsubscribe("c")
+        await pubsub.subscribe("c")
+        await pubsub.publish("c", "1")
+        assert await take(pubsub, 1) == ["1"]
+
+
 async def test_subscribing_to_a_connection_that_is_just_lost(aconnect: AsyncConnections) -> None:
     """Another task has connected again, and knew nothing of the channel."""
     async with pynotify.AsyncPubSub(aconnect) as pubsub:

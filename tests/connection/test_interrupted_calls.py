@@ -301,6 +301,35 @@ def test_nothing_that_no_subscription_has_stays_listened_to(
     assert engine.check().ok
 
 
+def test_a_handler_takes_a_message_while_channels_are_discarded(make_engine: EngineFactory) -> None:
+    """What was for the others stays, whatever the handler has taken."""
+    engine = make_engine()
+    with engine.connect() as conn, engine.connect() as sender:
+
+        def attempt(at: At) -> None:
+            sub = conn.subscribe("s", "t")
+            for number in range(6):
+                sender.notify("st"[number % 2], str(number))
+            got = [sub.next(0).payload]  # the rest was read with it
+
+            def handle() -> None:
+                with contextlib.suppress(pynotify.Timeout, pynotify.ProgrammingError):
+                    got.append(sub.next(0).payload)
+
+            at._handle = handle  # type: ignore[method-assign]
+            at.attempt(lambda: sub.discard("t"))
+            left = sub.pending
+            with contextlib.suppress(pynotify.Timeout):
+                while True:
+                    got.append(sub.next(0).payload)
+                    left -= 1
+            assert left == 0
+            assert [each for each in got if int(each) % 2 == 0] == ["0", "2", "4"]
+            sub.close()
+
+        assert at_places(attempt, whole=True) > 20
+
+
 def test_the_exception_is_the_handlers(conn: pynotify.Connection) -> None:
     """Not OutOfOrderTransactionNesting of the block around the one that it has interrupted."""
     for place in range(1, 200):

@@ -151,7 +151,7 @@ def test_misses_are_not_remembered_without_a_bound(new_cache: NewCache) -> None:
         cache = new_cache()
         for number in range(5000):
             await cache.get(f"k{number}")
-        assert len(cache._kept._misses) == 1024
+        assert len(cache._kept._mine().misses) == 1024
 
     asyncio.run(play())
 

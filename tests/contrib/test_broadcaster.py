@@ -43,6 +43,25 @@ def test_pynotify(segment_name: str) -> None:
     asyncio.run(run())
 
 
+def test_a_cancelled_wait(segment_name: str) -> None:
+    """The next one gets what comes."""
+
+    async def run() -> None:
+        backend = PynotifyBackend(segment_name)
+        await backend.connect()
+        await backend.subscribe("chatroom")
+        waiting = asyncio.create_task(backend.next_published())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await backend.publish("chatroom", "hello")
+        assert (await backend.next_published()).message == "hello"
+        await backend.disconnect()
+
+    asyncio.run(run())
+
+
 def test_unsubscribe(segment_name: str) -> None:
     """The queue should be removed when the context manager is left."""
 

@@ -148,13 +148,13 @@ def test_what_another_process_deletes_meanwhile_does_not_stay(
             await same.set("k", 1)
             backend = one._get_backend("k")
             assert isinstance(backend, SharedInvalidationMemory)
-            kept, values = backend._kept, dict(backend._kept._values)
+            kept, values = backend._kept, dict(backend._kept._mine().values)
             # Both were looked at, and then another process has deleted one of them.
             await same.delete("k")
             with monkeypatch.context() as patch:
                 patch.setattr(type(kept), "__iter__", lambda _: iter(values))
                 kept.invalidate_others()
-            assert set(kept._values) == {"l"}
+            assert set(kept._mine().values) == {"l"}
 
     asyncio.run(play())
 

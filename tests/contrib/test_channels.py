@@ -103,6 +103,58 @@ def test_a_member_in_a_process_that_is_gone(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("how", ["closed", "removed"])
+@pytest.mark.parametrize("kind", ["of the process", "queue"])
+def test_tasks_that_wait_when_it_ends(
+    new_layer: Callable[..., PynotifyChannelLayer], segment_name: str, kind: str, how: str
+) -> None:
+    """They are told, or a consumer would wait for ever; and the layer can be used again."""
+
+    async def run() -> None:
+        layer = new_layer()
+        channel = await layer.new_channel() if kind == "of the process" else "queue"
+        waiting = [asyncio.create_task(layer.receive(channel)) for _ in range(2)]
+        await asyncio.sleep(0)
+        if how == "closed":
+            await layer.close()
+        else:
+            pynotify.unlink(segment_name, force=True)
+        for each in waiting:
+            with pytest.raises((pynotify.InterfaceError, pynotify.OperationalError)):
+                await soon(each)
+        if how == "removed" and kind == "queue":
+            await layer.close()
+        again = await layer.new_channel() if kind == "of the process" else "queue"
+        task = asyncio.create_task(layer.receive(again))
+        await asyncio.sleep(0)
+        await layer.send(again, {"type": "hello"})
+        assert (await soon(task))["type"] == "hello"
+        assert not layer._waiting
+
+    asyncio.run(run())
+
+
+def test_a_loop_that_ended_while_another_one_waits(
+    new_layer: Callable[..., PynotifyChannelLayer],
+) -> None:
+    """close() in one loop wakes the tasks of the others."""
+    layer = new_layer()
+    errors: list[BaseException] = []
+
+    def receive() -> None:
+        try:
+            asyncio.run(soon(layer.receive("queue")))
+        except pynotify.InterfaceError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    wait_until(lambda: any(layer._waiting.values()), "it waits")
+    asyncio.run(layer.close())
+    thread.join()
+    assert len(errors) == 1
+
+
 def test_normal_channel_is_a_queue(new_layer: Callable[..., PynotifyChannelLayer]) -> None:
     """Each message to one task, in whichever process; one that is a member of a group as well."""
 

@@ -35,6 +35,7 @@ if not settings.configured:
 from django.core.management import load_command_class
 
 import pynotify.contrib.django as ours
+from pynotify.contrib import _own
 from pynotify.contrib.django.cache import GenerationCache
 
 
@@ -233,6 +234,26 @@ def test_versions_names_and_bad_settings(new_cache: Callable[..., GenerationCach
     assert (a.get("key"), a.get("key", version=2), b.get("key")) == (None, 2, None)
     with pytest.raises(pynotify.ProgrammingError):
         GenerationCache("redis://localhost", {})
+
+
+def test_a_segment_that_is_removed(
+    new_cache: Callable[..., GenerationCache], segment_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other processes delete in the new one, and hear what is notified there."""
+    monkeypatch.setattr(_own, "_LOOK_S", 0.0)
+    cache = new_cache()
+    cache.set("key", "old")
+    ours.connection()
+    pynotify.unlink(segment_name, force=True)
+    assert cache.get("key") is None
+    cache.set("key", "new")
+    assert cache.get("key") == "new"
+    assert in_child(lambda: new_cache().delete("key"))
+    assert cache.get("key") is None
+    with pynotify.connect(segment_name) as another:
+        another.listen("c")
+        ours.notify("c", "1")
+        assert payloads(receive(another, 1)) == ["1"]
 
 
 def test_threads_see_one_cache(new_cache: Callable[..., GenerationCache]) -> None:

@@ -23,6 +23,7 @@ try:
 except ImportError as missing:
     require("dogpile", str(missing))
 
+from pynotify.contrib import _own
 from pynotify.contrib.dogpile import SharedInvalidation
 
 NewRegion = Callable[..., "CacheRegion"]
@@ -52,6 +53,22 @@ def test_another_process_invalidates(new_region: NewRegion) -> None:
     region = new_region()
     region.set("k", 1)
     in_child(region.invalidate)  # the strategy was made before the fork
+    assert region.get("k") is NO_VALUE
+
+
+def test_a_segment_that_is_removed(
+    new_region: NewRegion, segment_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it said of invalidations is lost: so all values of before count as invalidated."""
+    monkeypatch.setattr(_own, "_LOOK_S", 0.0)
+    region = new_region()
+    region.set("k", 1)
+    assert region.get("k") == 1
+    pynotify.unlink(segment_name, force=True)
+    assert region.get("k") is NO_VALUE
+    region.set("k", 2)
+    assert region.get("k") == 2
+    in_child(region.invalidate)
     assert region.get("k") is NO_VALUE
 
 

@@ -55,6 +55,23 @@ def test_pub_sub(segment_name: str, channels: set[str]) -> None:
     asyncio.run(run())
 
 
+def test_a_segment_that_is_removed(segment_name: str) -> None:
+    """It listens in the one that is made then."""
+
+    async def run() -> None:
+        async with started(segment_name) as backend:
+            await backend.subscribe(["foo"])
+            events = backend.stream_events()
+            waiting = asyncio.ensure_future(anext(events))
+            await asyncio.sleep(0)
+            pynotify.unlink(segment_name, force=True)
+            await backend.publish(b"something", ["foo"])
+            assert await asyncio.wait_for(waiting, PATIENCE) == ("foo", b"something")
+            await events.aclose()
+
+    asyncio.run(run())
+
+
 def test_pub_sub_non_blocking(segment_name: str) -> None:
     """It is published while a task waits for it."""
 

@@ -55,6 +55,38 @@ def test_messages_are_those_of_redis(client: redis.Redis) -> None:
         assert p.get_message() is None
 
 
+def test_objects_of_other_programs(client: redis.Redis, segment_name: str) -> None:
+    """They are text, or JSON; none ends a client."""
+    with client.pubsub() as p, pynotify.PubSub(lambda: pynotify.connect(segment_name)) as other:
+        p.subscribe("foo")
+        p.psubscribe("f*")
+        assert [p.get_message(timeout=PATIENCE)["data"] for _ in range(2)] == [1, 2]
+        for obj in ("é", {"a": 1}, 3, None, b"x"):
+            other.publish("redis:c:foo", obj)
+        other.publish("redis:p:f*", "no message of a pattern")
+        client.publish("foo", "last")
+        got = [p.get_message(timeout=PATIENCE)["data"] for _ in range(7)]
+        assert got == ["é".encode(), b'{"a": 1}', b"3", b"", b"x", b"last", b"last"]
+
+
+def test_objects_of_other_programs_for_tasks(segment_name: str) -> None:
+    async def run() -> list[Any]:
+        client = tasks.Redis(segment_name)
+        async with client, client.pubsub(ignore_subscribe_messages=True) as p:
+            await p.subscribe("foo")
+            with pynotify.PubSub(lambda: pynotify.connect(segment_name)) as other:
+                other.publish("redis:c:foo", {"a": 1})
+            await client.publish("foo", "last")
+            got: list[Any] = []
+            async with asyncio.timeout(PATIENCE):
+                while len(got) < 2:
+                    if (message := await p.get_message(timeout=PATIENCE)) is not None:
+                        got.append(message["data"])
+        return got
+
+    assert asyncio.run(run()) == [b'{"a": 1}', b"last"]
+
+
 def test_a_thread_with_handlers(client: redis.Redis) -> None:
     heard: list[Any] = []
     p = client.pubsub(ignore_subscribe_messages=True)

@@ -254,6 +254,17 @@ def fill(conn: pynotify.Connection) -> None:
             conn.notify_many("orders", ["x" * 4000] * 50)
 
 
+def test_a_segment_that_is_removed(database: sa.Engine, segment_name: str) -> None:
+    """No commit fails for a connection that was kept."""
+    bus = SessionNotifier(segment_name)
+    for number in (1, 2):
+        with Session(database) as session, session.begin():
+            session.add(Order(number=number))
+            bus.notify(session, "orders", number)
+        pynotify.unlink(segment_name, force=True)
+    bus.close()
+
+
 def test_a_full_queue_undoes_the_rows(database: sa.Engine, segment_name: str) -> None:
     bus = SessionNotifier(segment_name, queue_pages=64)
     with pynotify.connect(segment_name, queue_pages=64) as listener:

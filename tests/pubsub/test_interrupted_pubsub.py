@@ -19,10 +19,11 @@ import pytest
 import pynotify
 from interrupting import WHOLE, Anywhere, At, Interruption, at_places
 from pynotify._array_files import DIRECTORY, array_files
-from pynotify.pubsub import _shared
+from pynotify.pubsub import Received, _shared
+from pynotify.pubsub._dispatch import Handlers
 from receiving import PATIENCE
 from sessions import EngineFactory
-from waiting import Call
+from waiting import Call, await_waiting
 
 # A handler may also raise while a generator is closed, where Python ignores it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -255,6 +256,38 @@ def test_a_handler_closes(ground: Round, again: bool, whole: bool) -> None:
 
 
 @pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("how", ["poll", "stats", "subscribe"])
+def test_a_handler_closes_what_another_thread_runs(ground: Round, how: str, whole: bool) -> None:
+    """That thread may need what the interrupted call has, so it is the one that closes."""
+
+    def attempt(at: At) -> None:
+        pubsub = pynotify.PubSub(ground.conn)
+        pubsub.subscribe("a")
+        running = Call(pubsub.run)
+        await_waiting(ground.conn, 1)
+        calls: dict[str, Callable[[], object]] = {
+            "poll": ground.conn.poll,
+            "stats": pubsub.stats,
+            "subscribe": lambda: pubsub.subscribe("b"),
+        }
+
+        def interrupted() -> None:
+            with contextlib.suppress(pynotify.InterfaceError):  # closed
+                calls[how]()
+
+        at._handle = pubsub.close  # type: ignore[method-assign]
+        Call(lambda: at.attempt(interrupted)).result()
+        if not at.reached:
+            pubsub.close()
+            assert pubsub._transport is None, "it has waited for the thread"
+        running.result()
+        assert pubsub._transport is None
+        assert ground.rest() == []
+
+    at_places(attempt, whole=whole)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
 @pytest.mark.parametrize("how", ["stats", "unsubscribe", "run"])
 def test_a_handler_calls(ground: Round, how: str, whole: bool) -> None:
     """It waits for no lock that its own thread has: it is answered, or refused."""
@@ -336,6 +369,73 @@ def test_a_handler_receives_inside_unsubscribe(ground: Round, whole: bool) -> No
             pubsub.subscribe("b")
 
         at_places(attempt, whole=whole)
+
+
+@pytest.mark.parametrize("how", ["on", "off"])
+def test_a_handler_adds_and_removes_handlers(how: str) -> None:
+    """In the middle of that: each call has its effect, and no other."""
+
+    def first(_obj: object) -> None: ...
+
+    def second(_obj: object) -> None: ...
+
+    def third(_obj: object) -> None: ...
+
+    def attempt(at: At) -> None:
+        handlers = Handlers()
+        handlers.add("c", first)
+        if how == "off":
+            handlers.add("c", second)
+            handlers.add("c", third)
+
+        def handle() -> None:
+            handlers.remove("c", first)
+
+        at._handle = handle  # type: ignore[method-assign]
+        if how == "on":
+            at.attempt(lambda: handlers.add("c", second))
+            expected = [second] if at.reached else [first, second]
+        else:
+            at.attempt(lambda: handlers.remove("c", second))
+            expected = [third] if at.reached else [first, third]
+        found = handlers.of(Received("c", 1, 1))
+        assert [handler for handler, _ in found] == expected
+
+    at_places(attempt, whole=True)
+
+
+def test_another_thread_loses_the_connection(ground: Round) -> None:
+    """run() goes on with the next one."""
+    conns: list[pynotify.Connection] = []
+
+    def make() -> pynotify.Connection:
+        conns.append(ground.engine.connect())
+        return conns[-1]
+
+    with pynotify.PubSub(make) as pubsub:
+        pubsub.subscribe("a")
+        received = iter(pubsub)
+        first = Call(lambda: (next(received), next(received)))
+        await_waiting(conns[0], 1)
+        pubsub._lose(pubsub._connected(), pynotify.ConnectionLost("as if"))
+        pubsub.publish("a", "1")
+        gap, message = first.result()
+        assert isinstance(gap.obj, pynotify.Gap)
+        assert message.obj == "1"
+    ground.rest()
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+def test_subscribing_again_after_an_interruption(ground: Round, whole: bool) -> None:
+    """unsubscribe() that was interrupted has unsubscribed or not; subscribe() hears in any case."""
+
+    def attempt(at: At) -> None:
+        at.attempt(lambda: ground.pubsub.unsubscribe("a"))
+        ground.pubsub.subscribe("a")
+        ground.other.publish("a", "1")
+        assert ground.rest() == ["1"]
+
+    at_places(attempt, whole=whole)
 
 
 @pytest.mark.parametrize("whole", WHOLE)

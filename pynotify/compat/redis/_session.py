@@ -13,6 +13,7 @@ Nothing here waits for messages; the connections of threads and of tasks do.
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +22,7 @@ from redis.exceptions import ResponseError
 
 from pynotify._types import Gap
 from pynotify.contrib._names import fitting
+from pynotify.pubsub._arrays import is_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -178,10 +180,13 @@ class Session:
             return
         kind, name = self._of_address.get(found or "", (None, b""))
         if kind is PATTERN:
+            if not isinstance(data, bytes) or len(data) < 4:
+                warn(f"a message of another program on channel {found!r}")
+                return
             end = 4 + int.from_bytes(data[:4], "little")
             self.replies.append([b"pmessage", name, data[4:end], data[end:]])
         elif kind is not None:
-            self.replies.append([(kind.word + "message").encode(), name, bytes(data)])
+            self.replies.append([(kind.word + "message").encode(), name, _as_bytes(data)])
 
     # ---- the other commands ----------------------------------------------------------------
 
@@ -199,6 +204,17 @@ class Session:
         if polite:
             self.replies.append(b"OK")
         return polite
+
+
+def _as_bytes(data: Any) -> bytes:
+    """What a client of Redis would have sent for it; other programs send objects of all kinds."""
+    if isinstance(data, str):
+        return data.encode("utf-8", "surrogatepass")
+    if data is None:
+        return b""
+    if isinstance(data, bytes) or is_array(data):
+        return bytes(data)
+    return json.dumps(data, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 KINDS = {

@@ -13,6 +13,7 @@ async with r.pubsub() as p:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -103,10 +104,11 @@ class _Link:
 
     async def _read(self) -> None:
         try:
-            async for channel, data, _ in self.pubsub:
-                self.session.came(channel, data, warn_of_gap)
-                self._changed.set()
-        except Error:
+            with contextlib.suppress(Error):
+                async for channel, data, _ in self.pubsub:
+                    self.session.came(channel, data, warn_of_gap)
+                    self._changed.set()
+        finally:  # whatever ended it: a client that waits is told
             self._closed = True
             self._changed.set()
 

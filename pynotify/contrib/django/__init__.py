@@ -37,7 +37,7 @@ def _connect() -> Connection:
     return connect(getattr(settings, "PYNOTIFY_SEGMENT", "default"), **options)
 
 
-_own = PerProcess(_connect, lambda made: not made.closed)
+_own = PerProcess(_connect, lambda made: not made.closed, lambda made: made)
 
 
 def connection() -> Connection:

@@ -16,13 +16,13 @@ which another process serves what was deleted.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from zlib import crc32
 
 from django.core.cache.backends.base import DEFAULT_TIMEOUT
 from django.core.cache.backends.locmem import LocMemCache
 
-from pynotify._connect import connect
+from pynotify._connect import connect, created_at
 from pynotify._segments import check_name
 from pynotify.contrib._own import PerProcess
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GenerationCache"]
 
+#: When the segment was made, and two counters of it.
+_Date: TypeAlias = "tuple[int, int, int]"
+
 _SLOTS = 64
 #: Of a thread: how many keys it looked up in vain it remembers.
 _MISSES = 1024
@@ -42,26 +45,27 @@ class _Counters:
     """The counters of a cache in this process: one for each slot of keys, one for all."""
 
     def __init__(self, segment: str, name: str, slots: int) -> None:
-        self._connection = connect(segment)
-        self.all = self._connection.generation(f"cache:{name}")
+        self.connection = connect(segment)
+        self._created = created_at(self.connection)
+        self.all = self.connection.generation(f"cache:{name}")
         self._slots: list[Generation] = [
-            self._connection.generation(f"cache:{name}:{slot}") for slot in range(slots)
+            self.connection.generation(f"cache:{name}:{slot}") for slot in range(slots)
         ]
 
     @property
     def usable(self) -> bool:
-        return not self._connection.closed
+        return not self.connection.closed
 
     def of(self, key: str) -> Generation:
         return self._slots[crc32(key.encode()) % len(self._slots)]
 
-    def now(self, key: str) -> tuple[int, int]:
+    def now(self, key: str) -> _Date:
         """What an entry must have been stored at."""
-        return self.all.value, self.of(key).value
+        return self._created, self.all.value, self.of(key).value
 
     def bump(self, generations: Iterable[Generation]) -> None:
         """All at one moment."""
-        with self._connection.transaction():
+        with self.connection.transaction():
             for generation in generations:
                 generation.bump()
 
@@ -86,7 +90,9 @@ class GenerationCache(LocMemCache):  # type: ignore[misc]
         label, slots = options.pop("name", "default"), int(options.pop("slots", _SLOTS))
         super().__init__(f"pynotify:{segment}:{label}", {**params, "OPTIONS": options})
         self._counters = PerProcess(
-            lambda: _Counters(segment, label, slots), lambda made: made.usable
+            lambda: _Counters(segment, label, slots),
+            lambda made: made.usable,
+            lambda made: made.connection,
         )
         self._of_thread = threading.local()
 
@@ -167,7 +173,7 @@ class GenerationCache(LocMemCache):  # type: ignore[misc]
         self._counters.get().bump([self._counters.get().all])
         super().clear()
 
-    def _found(self, key: Any, now: tuple[int, int], version: int | None) -> Any:
+    def _found(self, key: Any, now: _Date, version: int | None) -> Any:
         """The value of this process that is good now; itself: there is none."""
         found = super().get(key, self, version=version)
         if found is self:
@@ -180,13 +186,13 @@ class GenerationCache(LocMemCache):  # type: ignore[misc]
 
     # ---- when it was computed --------------------------------------------------------------
 
-    def _misses(self) -> dict[str, tuple[int, int]]:
+    def _misses(self) -> dict[str, _Date]:
         if not hasattr(self._of_thread, "misses"):
             self._of_thread.misses = {}
-        misses: dict[str, tuple[int, int]] = self._of_thread.misses
+        misses: dict[str, _Date] = self._of_thread.misses
         return misses
 
-    def _dated(self, key: Any, value: Any, version: int | None) -> tuple[tuple[int, int], Any]:
+    def _dated(self, key: Any, value: Any, version: int | None) -> tuple[_Date, Any]:
         made = self.make_and_validate_key(key, version=version)
-        now: Callable[[str], tuple[int, int]] = self._counters.get().now
+        now: Callable[[str], _Date] = self._counters.get().now
         return self._misses().pop(made, None) or now(made), value
