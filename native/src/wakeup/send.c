@@ -26,11 +26,11 @@
  *    runs the handler does not find the connection, so close() passes on when the slot is free: no
  *    commit that counts on the slot comes after that (chain.pml).  A handler that has no descriptor
  *    left leaves it to the thread that it wakes, which may give one up.  One in a sandbox that
- *    refuses pidfds leaves all where it is, to the others.  Only a notifier in a stream, that is one
- *    that committed less than a millisecond ago, defers; and the next process to commit signals what
- *    has stood in deferred[] for longer than that, since the processes that were signalled may be
- *    stopped.  A process that dies with a claimed bit is like a notifier that dies before its
- *    signal: `owed` stays.
+ *    refuses pidfds leaves all where it is, to the others.  Only a notifier in a stream, that is
+ *    one that committed less than a millisecond ago, defers; and the next process to commit
+ *    signals what has stood in deferred[] for longer than that, since the processes that were
+ *    signalled may be stopped.  A process that dies with a claimed bit is like a notifier that
+ *    dies before its signal: `owed` stays.
  */
 #define _GNU_SOURCE
 #include "wakeup/send.h"
