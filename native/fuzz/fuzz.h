@@ -89,7 +89,7 @@ static inline void fuzz_remove(void)
     pn_remove_lock_files(fuzz_name());
 }
 
-/* ---- a segment that was used, to be corrupted (corrupt.c) ---------------------------------------- */
+/* ---- a segment that was used, to be corrupted (corrupt.c) ------------------------------------ */
 
 enum { FUZZ_HEADER, FUZZ_CONTROL, FUZZ_RING }; /* the parts that can be corrupted */
 

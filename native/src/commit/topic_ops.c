@@ -5,8 +5,8 @@
  * 2. Step a, under the lock: messages are staged, in one chain, or written to their topics' files,
  *    as many together as follow one another in one topic (topic/on_disk.h); every answered delivery
  *    must be in flight with the tag that it was handed over with; what a requeue with a delay needs
- *    is reserved for it.  `topics_dirty` is set from here on, so that a death before `head` is followed
- *    by a rebuild that frees the chain.
+ *    is reserved for it.  `topics_dirty` is set from here on, so that a death before `head` is
+ *    followed by a rebuild that frees the chain.
  * 3. Step c: an entry that names the chain, one for each answer, with the delivery's state before
  *    and after, one for each cancel.  If no entry is left the transaction did nothing.
  * 4. Step e applies them in this order, and so does recovery: each can be applied any number of

@@ -1,8 +1,8 @@
 /*
  * record_file.h - files of records: of any length, checksummed, found again after damage.
  *
- * What diskqueue.c, topic_log.c and page_file.c write.  record_file.c has the format.  One writer at a time; where
- * the records end is the caller's word and not the file's length.
+ * What diskqueue.c, topic_log.c and page_file.c write.  record_file.c has the format.  One writer
+ * at a time; where the records end is the caller's word and not the file's length.
  *
  *     rc = pn_recfile_make(&dir, number, seq, sum, &file);
  *     rc = pn_recfile_append(&dir, &file, number, at, seq, sum, records, n, &end);

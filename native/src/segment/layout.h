@@ -9,7 +9,7 @@
  *                                              a bit a slot
  *                     struct QueueBackendStatus backend[max_backends]
  *                     u64 lock_ino[]           inode of each liveness lock file, 0: not yet made
- *                     u64 lock_number[]        the number in its name, 0: its own (liveness_files.c)
+ *                     u64 lock_number[]        the number in its name, 0: its own
  *                     struct pn_database       database[max_databases]
  *                     u32 bucket[]             heads of the channel table's chains
  *                     GlobalChannelEntry       channel[max_channels], each with its bitmap

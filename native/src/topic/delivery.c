@@ -12,8 +12,8 @@
  *        HELD       answered by a prepared transaction: in no list, and never times out
  *
  * 2. A message with a time to live has an entry in the timed set while it is READY or DEFERRED.
- *    While it is in flight it does not expire, but its entry is reserved for it, so that it can go back
- *    whatever happens to the memory meanwhile.
+ *    While it is in flight it does not expire, but its entry is reserved for it, so that it can go
+ *    back whatever happens to the memory meanwhile.
  * 3. A claim takes the first of the ready list; a sampling consumer the first that it samples,
  *    which is decided by a hash of the message and the consumer, so that it is decided once.  What
  *    no attached consumer samples is dropped by the next operation that comes to it.

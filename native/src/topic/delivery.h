@@ -36,7 +36,7 @@ void pn_delivery_hold_locked(struct pn_segment *seg, uint32_t ref, uint32_t slot
 void pn_delivery_unhold_locked(struct pn_segment *seg, uint32_t ref);
 /* Whose it is, in flight or held; NULL: that consumer is no more. */
 struct pn_consumer_slot *pn_delivery_consumer(const struct pn_segment *seg, uint32_t ref);
-/* Out of the backlog into channel `to`, whose room for a timed entry is reserved for it if need be. */
+/* Out of the backlog into channel `to`, with room for a timed entry reserved there if need be. */
 void pn_delivery_take_over_locked(struct pn_segment *seg, uint32_t ref, struct pn_topic_channel *to,
                                   int64_t now, bool timed_reserved);
 /* A new deadline. */

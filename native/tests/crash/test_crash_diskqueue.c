@@ -1,8 +1,8 @@
 /*
  * A process that puts, gets, forgets and empties is killed at each label of diskqueue.c and
- * record_file.c, at its first and at later hits.  Its successor finds every record that was put, each
- * once, but that one whose taker was killed before the queue had moved on is given again; so does
- * one that finds nothing but the files.
+ * record_file.c, at its first and at later hits.  Its successor finds every record that was put,
+ * each once, but that one whose taker was killed before the queue had moved on is given again; so
+ * does one that finds nothing but the files.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

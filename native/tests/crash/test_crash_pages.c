@@ -1,8 +1,9 @@
 /*
- * A process that writes and removes files of pages is killed at each label that it comes by, at its
- * first and at later hits.  Afterwards the pages that others were told of can be read, a successor writes the
- * others once more, and nothing is left that cannot be removed.  The cases run as a user that is
- * not root where that can be had, since nothing is closed to root, and also under umask 0777.
+ * A process that writes and removes files of pages is killed at each label that it comes by, at
+ * its first and at later hits.  Afterwards the pages that others were told of can be read, a
+ * successor writes the others once more, and nothing is left that cannot be removed.  The cases run
+ * as a user that is not root where that can be had, since nothing is closed to root, and also under
+ * umask 0777.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
