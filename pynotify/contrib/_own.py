@@ -2,7 +2,7 @@
 
 Frameworks import, and often make their objects, in a process that forks afterwards.  So an adapter
 keeps the name of its segment, and connects where it is used.  A worker may also outlive a segment,
-which is removed and made anew: then it connects again.
+which is removed and made again: then it connects to the new one.
 """
 
 from __future__ import annotations
