@@ -280,7 +280,8 @@ static QueuePosition append_locked(struct pn_commit *c)
 {
     pn_assert_held(c->conn->seg);
     struct pn_segment *seg = c->conn->seg;
-    QueuePosition pos = pn_load_relaxed(&seg->ctl->head);
+    /* Aligned, though it was overwritten since it was checked: a dummy entry ends with its page. */
+    QueuePosition pos = QUEUEALIGN(pn_load_relaxed(&seg->ctl->head));
     for (size_t i = 0; i < c->nchannels; i++) {
         struct pn_pending_channel *ch = &c->channels[i];
         ch->heard = ch->entry != NULL && ch->entry->numListeners > 0;
