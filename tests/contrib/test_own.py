@@ -64,7 +64,7 @@ def test_each_loop_has_its_own() -> None:
         second.close()
 
 
-# ---- a segment that is removed, and made again ----------------------------------------------------
+# ---- a segment that is removed, and made again ---------------------------------------------------
 
 
 @pytest.fixture
