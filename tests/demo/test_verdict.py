@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def run(engine: pynotify.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def run(engine: pynotify.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """The program, without its processes and without Spark; the status that it ends with."""
 
     def main(
@@ -126,7 +127,10 @@ def run(engine: pynotify.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(cli.interrupts, "unwind_on_interrupt", lambda: None)
     monkeypatch.setattr(cli, "find_library", lambda: None)
     monkeypatch.delenv("BREAK", raising=False)
-    return main
+    logger = logging.getLogger("pynotify")
+    level = logger.level
+    yield main
+    logger.setLevel(level)  # the program sets that of its process
 
 
 WAKEUPS = ("signals_sent", "wakes", "useful_wakes", "useless_wakes", "messages")
