@@ -140,7 +140,7 @@ def created_at(connection: Connection) -> int:
 
 
 def get_present(name: str) -> Connection:
-    """The connection that this process shares, of a segment that is there: made again if need be."""
+    """The connection that this process shares; made again if its segment was removed."""
     connection = get(name)
     if is_gone(connection):
         with _shared.lock:
