@@ -288,8 +288,7 @@ static int plan_answer(struct staging *s, struct pn_pending_op *op, bool prepare
         if (pn_timedset_reserve_locked(&seg->topics.arena, ch->topic, &ch->timed, 1))
             d->timed_reserved = 1;
         else if (prepared)
-            later =
-                false; /* a rebuild has taken what was reserved: rather at once than not at all */
+            later = false; /* a rebuild took what was reserved: rather at once than not at all */
         else
             return pn_fail(PN_ETOPICFULL, "there is no room in topic_memory for a delay");
     }
