@@ -162,15 +162,20 @@ static inline void test_hear(const int pipe_fds[2])
     CHECK_EQ(read(pipe_fds[0], &c, 1), 1);
 }
 
-/* In the kernel, and not between saying that it sleeps and looking once more. */
+/* In the kernel, and not between saying that it sleeps and looking once more.  Handlers call it. */
 static inline bool is_blocked(pid_t pid)
 {
-    char path[32], state = 0;
+    char path[32], stat[512];
     snprintf(path, sizeof path, "/proc/%d/stat", (int) pid);
-    FILE *f = fopen(path, "r");
-    CHECK(f != NULL && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
-    fclose(f);
-    return state == 'S';
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0);
+    ssize_t n = read(fd, stat, sizeof stat - 1);
+    close(fd);
+    CHECK(n > 0);
+    stat[n] = 0;
+    const char *name_end = strrchr(stat, ')');
+    CHECK(name_end != NULL && name_end[1] == ' ');
+    return name_end[2] == 'S';
 }
 
 #endif
