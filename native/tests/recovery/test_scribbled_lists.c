@@ -369,7 +369,7 @@ static void checks_what_changes(void *arg)
     struct pn_segment *seg = test_inside();
     uint32_t *channel = &pn_delivery_at(seg, inside(has.channel)->first)->channel;
     CHECK_EQ(pthread_create(&thread, NULL, flips, channel), 0);
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0; i < 2000; i++) {
         CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
         CHECK(pn_check_locked(seg, problems, sizeof problems) >= 0);
         pn_lock_release(seg);
