@@ -414,6 +414,8 @@ int pn_recfile_next(const struct pn_data_dir *dir, struct pn_recfile_reader *rea
     if (rc != 0)
         return rc;
     end = end < (uint64_t) st.st_size ? end : (uint64_t) st.st_size;
+    if (at >= end) /* before it is aligned: one of overwritten memory would be 0 then */
+        return PN_RECFILE_END;
     at = (at + 7) & ~(uint64_t) 7;
     if (at >= end)
         return PN_RECFILE_END;

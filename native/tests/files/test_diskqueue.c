@@ -486,6 +486,33 @@ static void limited(void *arg)
     get_these(1, 1);
 }
 
+/* Whatever stands in the state, a look comes to an end, and so does reading. */
+static void test_positions_that_are_overwritten_end(void)
+{
+    static const uint64_t values[] = {
+        0, 1, INT64_MAX, UINT64_MAX, UINT64_MAX - 6, UINT64_MAX - 7, UINT64_MAX - 8, UINT32_MAX};
+    struct pn_record_out record;
+    queue_start();
+    for (uint64_t i = 0; i < 300; i++)
+        CHECK_OK(put(i));
+    CHECK(files_in(data_dir) > 1);
+    const struct pn_diskqueue good = *q;
+    for (size_t field = 0; field < 8; field++)
+        for (size_t v = 0; v < sizeof values / sizeof values[0]; v++) {
+            struct pn_diskqueue_cursor cursor = {0};
+            uint32_t looks = 0;
+            *q = good;
+            ((uint64_t *) &q->state[q->current & 1])[field] = values[v];
+            for (int rc = 1; rc == 1 || rc == -EAGAIN; looks++) {
+                rc = pn_diskqueue_look(q, &files, &cursor, &record);
+                CHECK(looks < 10000);
+            }
+        }
+    *q = good;
+    get_these(0, 300);
+    queue_end();
+}
+
 static void test_a_file_size_limit_is_an_error_and_no_signal(void)
 {
     queue_start();
@@ -788,6 +815,7 @@ int main(void)
     RUN(test_a_removed_file_costs_its_records_alone);
     RUN(test_records_within_a_damaged_record_are_not_taken);
     RUN(test_a_long_damaged_part_is_passed_in_steps);
+    RUN(test_positions_that_are_overwritten_end);
     RUN(test_a_file_size_limit_is_an_error_and_no_signal);
     RUN(test_a_full_disk_loses_nothing);
     RUN(test_no_descriptor_is_an_error_and_no_damage);
