@@ -33,6 +33,7 @@ from sessions import (
     Sessions,
     Worker,
     WorkerPool,
+    end_nests,
 )
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -122,6 +123,7 @@ def nothing_left_behind() -> Iterator[None]:
     gc.unfreeze()  # plugins of pytest import more at its end, and look at what refers to what
     left = [entry.name for entry in SHARED_MEMORY.glob("pynotify*") if _PREFIX in entry.name]
     assert not left, f"left in {SHARED_MEMORY}: {left}"
+    end_nests()
     _end_helpers_of_multiprocessing()
     extra = _children() - children
     assert not extra, f"processes left: {extra}"

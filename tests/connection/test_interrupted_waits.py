@@ -42,11 +42,11 @@ def is_in_the_kernel(thread: int) -> bool:
 @contextmanager
 def signalled(handler: Callable[[], object]) -> Iterator[None]:
     """SIGUSR2 for the main thread, as soon as that sleeps in the block."""
-    main = threading.main_thread()
+    main = os.getpid()  # Thread.native_id is that of the process that forked this one
 
     def send() -> None:
         begun.wait()
-        wait_until(lambda: over.is_set() or is_in_the_kernel(main.native_id or 0), "it sleeps")
+        wait_until(lambda: over.is_set() or is_in_the_kernel(main), "it sleeps")
         if not over.is_set():
             os.kill(os.getpid(), signal.SIGUSR2)
 

@@ -745,7 +745,7 @@ def test_a_handle_that_was_cleared_is_closed(connect: Connect) -> None:
 
 
 def test_no_call_leaves_references_behind(make_engine: EngineFactory) -> None:
-    """Ten thousand times each.  A debug build that the extension was compiled with counts all."""
+    """Thousands of times each.  A debug build that the extension was compiled with counts all."""
     program = ROOT / "tests" / "core" / "references.py"
     command = [sys.executable, str(program), make_engine(max_payload=70_000).name]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import os
 import re
 import select
@@ -94,6 +95,7 @@ def named(text: str) -> Iterator[tuple[str, str]]:
     assert text.count("`::") == shorts, "a test without its file"
 
 
+@functools.cache
 def defined(path: Path) -> set[str]:
     """Names of the tests in a file, as "::test_x" and "::Class::test_y"."""
     if path.suffix == ".c":

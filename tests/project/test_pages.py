@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import inspect
 import os
 import re
@@ -22,8 +23,20 @@ MODULES = [pynotify, pynotify.topics, pynotify.pubsub, pynotify.bridge, pynotify
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built with --strict: a warning is an error."""
-    directory = tmp_path_factory.mktemp("site")
+    """Built with --strict: a warning is an error.  The workers of a run share one."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    directory, built = base / "site", base / "site-built"
+    with (base / "site-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            build(directory)
+            built.touch()
+    return directory
+
+
+def build(directory: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(directory)],
         cwd=ROOT,
@@ -34,7 +47,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stderr
-    return directory
 
 
 @pytest.fixture(scope="module")

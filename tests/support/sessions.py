@@ -7,6 +7,7 @@ A `Worker` is a real process that calls functions for the test.  `LocalSession` 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib
 import os
 import signal
@@ -15,8 +16,9 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import Pipe
+from multiprocessing.reduction import send_handle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pynotify
 from receiving import PATIENCE, TIME_FACTOR, readable
@@ -42,17 +44,86 @@ def _rebuild(module: str, name: str, text: str, sqlstate: Any, hint: Any) -> Exc
     return error
 
 
-class Worker:
-    """A process of its own, a child of this one, that calls functions on demand."""
+class _Forked:
+    """A process of `_Nest`, with what tests want of `subprocess.Popen`."""
 
-    def __init__(self, **environment: str) -> None:
-        ours, theirs = Pipe()
-        self._pipe = ours
+    def __init__(self, nest: _Nest, pid: int) -> None:
+        self._nest = nest
+        self.pid = pid
+        self.returncode: int | None = None
+        self._pidfd = os.pidfd_open(pid)
+
+    def wait(self, timeout: float) -> int:
+        if self.returncode is None:
+            if not readable(self._pidfd, timeout):
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+            self.returncode = int(self._nest.ask("reap", self.pid))
+            os.close(self._pidfd)
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._pidfd, number)
+
+
+class _Nest:
+    """A process that has imported what workers need, and forks them: a start takes longer."""
+
+    _all: ClassVar[dict[frozenset[tuple[str, str]], _Nest]] = {}
+
+    @classmethod
+    def of(cls, environment: dict[str, str]) -> _Nest:
+        key = frozenset((k, v) for k, v in environment.items() if k != "PYTEST_CURRENT_TEST")
+        if key not in cls._all:
+            cls._all[key] = cls(environment)
+        return cls._all[key]
+
+    @classmethod
+    def close_all(cls) -> None:
+        while cls._all:
+            cls._all.popitem()[1]._close()
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._pipe, theirs = Pipe()
         self._process = subprocess.Popen(
             [sys.executable, str(_WORKER), str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
-            env={**os.environ, **environment},
+            env=environment,
         )
+        theirs.close()
+
+    def ask(self, what: str, argument: int = 0) -> Any:
+        self._pipe.send((what, argument))
+        return self._answer()
+
+    def fork(self, theirs: int) -> _Forked:
+        """`theirs` is the worker's end of its pipe."""
+        self._pipe.send(("fork", 0))
+        send_handle(self._pipe, theirs, self._process.pid)
+        return _Forked(self, self._answer())
+
+    def _answer(self) -> Any:
+        if not self._pipe.poll(PATIENCE):
+            raise WorkerError(f"process {self._process.pid}, which forks workers, does not answer")
+        return self._pipe.recv()
+
+    def _close(self) -> None:
+        self._pipe.close()
+        self._process.wait(PATIENCE)
+
+
+class Worker:
+    """A process of its own that calls functions on demand."""
+
+    def __init__(self, **environment: str) -> None:
+        self._nest = _Nest.of({**os.environ, **environment})
+        self._pipe, theirs = Pipe()
+        self._process = self._nest.fork(theirs.fileno())
         theirs.close()
         self.pid = self._process.pid
         self._pidfd = os.pidfd_open(self.pid)
@@ -94,7 +165,7 @@ class Worker:
     def suspend(self) -> None:
         """SIGSTOP, and wait until it stands."""
         self.signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+        self._nest.ask("await stop", self.pid)
 
     def resume(self) -> None:
         self.signal(signal.SIGCONT)
@@ -109,7 +180,7 @@ class Worker:
 
     def kill(self) -> None:
         """SIGKILL, and reap."""
-        self._process.kill()
+        self.signal(signal.SIGKILL)
         self.join()
 
     def close(self) -> None:
@@ -255,7 +326,7 @@ class RemoteSession(Session):
 
 
 class WorkerPool:
-    """Workers that are used again, as a Python process takes a tenth of a second to start."""
+    """Workers that are used again."""
 
     def __init__(self) -> None:
         self._idle: list[Worker] = []
@@ -283,6 +354,11 @@ class WorkerPool:
     def close(self) -> None:
         while self._idle:
             self._idle.pop().close()
+
+
+def end_nests() -> None:
+    """The processes that fork workers stay for the next one."""
+    _Nest.close_all()
 
 
 class EngineFactory:
