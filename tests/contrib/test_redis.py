@@ -128,7 +128,7 @@ def test_a_reply_comes_when_the_subscription_is_there(
     made, seen = pynotify.PubSub.subscribe, []
 
     def subscribe(pubsub: pynotify.PubSub, *channels: str) -> None:
-        seen.append(p.get_message())  # nothing yet
+        seen.append(p.parse_response(block=False))  # nothing yet
         made(pubsub, *channels)
 
     monkeypatch.setattr(pynotify.PubSub, "subscribe", subscribe)
