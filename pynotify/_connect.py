@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Unpack
 
+    from pynotify._async_connection import AsyncConnection
     from pynotify._connection import Connection
     from pynotify._open_options import OpenOptions
 
@@ -126,7 +127,7 @@ def _require_same(connection: Connection, name: str, options: Mapping[str, objec
         )
 
 
-def is_gone(connection: Connection) -> bool:
+def is_gone(connection: Connection | AsyncConnection) -> bool:
     """Whether its segment was removed; of one that is closed that is not known: False."""
     try:
         return bool(lib.pn_engine_gone(connection.link.handle.engine()))

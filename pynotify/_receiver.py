@@ -11,12 +11,14 @@ the next caller finishes what the interrupted one has begun.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from pynotify._batch import NotifyBatch
+from pynotify._closing import is_inside_a_call
 from pynotify._ffi import again, ffi, lib
 from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet
 from pynotify._inbox import Inboxes, Pattern
@@ -27,7 +29,7 @@ from pynotify._process import reset_after_fork
 from pynotify._reader import INTERRUPTED, INTERRUPTED_HINT, Reader
 from pynotify._transaction import in_own_transaction
 from pynotify._types import Gap, Notify
-from pynotify.errors import InterfaceError, ProgrammingError
+from pynotify.errors import Error, InterfaceError, ProgrammingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -74,6 +76,8 @@ class Receiver(Inlet):
         #: The descriptor is kept quiet until a full subscription has room again.
         self._muted = False
         self._subscribing = RLock()
+        #: An inbox was closed, and the UNSUBSCRIBE is left to the thread that subscribes.
+        self._left = False
         #: The thread that holds it has begun to SUBSCRIBE or to UNSUBSCRIBE.
         self._changing = False
         self.handlers: list[NotifyHandler] = []
@@ -87,7 +91,7 @@ class Receiver(Inlet):
         self.inboxes.clear()
         self.reader.reset()
         self.lock, self._subscribing = RLock(), RLock()
-        self._dispatching = self._changing = False
+        self._dispatching = self._changing = self._left = False
 
     def discard(self) -> None:
         """Drop all messages and wake all waiters: the connection was closed."""
@@ -378,6 +382,8 @@ class Receiver(Inlet):
                 self._subscribe(inbox, keys)
             finally:
                 self._changing = False
+        with contextlib.suppress(Error):  # the next call tries again
+            self._unsubscribe_left(waits=False)
 
     def _subscribe(self, inbox: Inbox, keys: tuple[Key, ...]) -> None:
         handle, inboxes = self.handle, self.inboxes
@@ -437,6 +443,38 @@ class Receiver(Inlet):
                     pass
             finally:
                 self._changing = False
+        self._unsubscribe_left(waits=False)
+
+    def close_inbox(self, inbox: Inbox) -> None:
+        """As `unsubscribe` from all; in the middle of another call it waits for no other thread.
+
+        One that subscribes may need what the interrupted call holds.  It does the UNSUBSCRIBE then.
+        """
+        with self.lock:
+            inbox.close()
+        self._left = True  # before it tries: a thread that subscribes looks when it has ended
+        self._unsubscribe_left(waits=not is_inside_a_call())
+
+    def _unsubscribe_left(self, *, waits: bool) -> None:
+        while self._left:
+            # Calls made by `for`: Ctrl-C cannot come between having a lock and `try`.
+            for having in map(self._subscribing.acquire, (waits,)):
+                if not having:
+                    return
+                try:
+                    if self._changing:  # a signal handler: the interrupted call does it
+                        return
+                    self._left = False
+                    if self.handle.closed or self.handle.is_foreign:
+                        return
+                    try:
+                        self._changing = True
+                        while self._unsubscribe_closed():
+                            pass
+                    finally:
+                        self._changing = False
+                finally:
+                    self._subscribing.release()
 
     def _unsubscribe_closed(self) -> bool:
         """UNSUBSCRIBE what no inbox has any more; whether one was closed meanwhile."""

@@ -135,10 +135,11 @@ class Subscription(ClosedByWith):
     def close(self) -> None:
         """Stop listening; unread messages are gone, and threads in `next()` are woken.
 
-        Closing twice is allowed.
+        Closing twice is allowed.  In a signal handler it waits for no other thread: one that is
+        subscribing stops listening for it.
         """
         self._closed = True
-        self._receiver.unsubscribe(self._inbox)
+        self._receiver.close_inbox(self._inbox)
         self._receiver.room_made()
 
     def _waiter(self) -> ThreadWaiter:

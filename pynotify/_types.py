@@ -21,7 +21,8 @@ class Gap:
       queue was full and this the slowest listener (`on_full="drop-slowest"`), "damaged" when
       pages in `data_dir` could not be read back, "upstream connection lost" when the bridge to
       PostgreSQL was away: then it is not known whether anything is missing at all; "array gone"
-      in a PubSub when what a publisher had placed in shared memory is not there any more
+      in a PubSub when what a publisher had placed in shared memory is not there any more;
+      "reconnected" in a PubSub, or an adapter, that has lost its connection, and has another
     * `missed`: how many messages, None when that is not known
     """
 

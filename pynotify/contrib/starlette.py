@@ -34,9 +34,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from pynotify._log import logger
 from pynotify._segments import check_name
 from pynotify._types import Gap
+from pynotify.contrib._lasting import Lasting
 from pynotify.contrib._names import connect_async_preferring, fitting, limit_of
 from pynotify.contrib._whole import Whole
-from pynotify.errors import InterfaceError
+from pynotify.errors import Error, InterfaceError, SegmentUnlinked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -113,7 +114,8 @@ class Member:
         self._last_id = last_id
         self._messages: deque[Message | Gap] = deque()
         self._missed = self._missed_bytes = 0
-        self._waiter: asyncio.Future[None] | None = None
+        #: Tasks in `next`, the one that has waited longest first.
+        self._waiters: deque[asyncio.Future[None]] = deque()
         #: Kept, since asking for the running one is a system call in Python before 3.12.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._left = False
@@ -122,12 +124,23 @@ class Member:
         self.admitted = False
 
     async def next(self) -> Message | Gap:
-        """The next message; a `Gap` where some were dropped.  Cancelling it loses nothing."""
+        """The next message; a `Gap` where some were dropped.  Cancelling it loses nothing.
+
+        Several tasks may wait: each message comes to one of them.
+        """
         while not self._messages and not self._missed:
             if self._left:
                 raise InterfaceError("the member has left its groups", hint="Join again.")
-            self._waiter = (self._loop or asyncio.get_running_loop()).create_future()
-            await self._waiter
+            waiter = (self._loop or asyncio.get_running_loop()).create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except BaseException:
+                self._pass_on()  # it was woken, perhaps, for a message that it does not take
+                raise
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
         if self._missed:
             gap = Gap(self._missed_bytes, Gap.OVERFLOW, self._missed)
             self._missed = self._missed_bytes = 0
@@ -149,16 +162,30 @@ class Member:
         come = {each.id for each in self._messages if isinstance(each, Message)}
         earlier = [each for each in messages if isinstance(each, Gap) or each.id not in come]
         self._messages.extendleft(reversed(earlier))
-        self._wake()
+        self._wake_all()
 
     def end(self) -> None:
         """Let iterating end, after what has come; the broadcast calls it."""
         self._left = True
-        self._wake()
+        self._wake_all()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        """One task, which takes the message that was put."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _wake_all(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    def _pass_on(self) -> None:
+        if self._messages or self._missed or self._left:
+            self._wake()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -211,8 +238,10 @@ class Broadcast:
             raise ValueError(f"maxlen is at least 1 and replay 0, not {maxlen} and {replay}")
         self.segment, self.prefix, self.maxlen, self.replay = segment, prefix, maxlen, replay
         self._wakeup, self._options = wakeup, options
-        self._connection: AsyncConnection | None = None
-        self._whole: Whole
+        self._lasting = Lasting("Broadcast", self._connect, self._prepare)
+        self._whole: Whole | None = None
+        #: One of a segment that was removed, of which members were told.
+        self._lost: Whole | None = None
         #: Members are let go; a cancelled caller does not wait for it.
         self._dismissing: set[asyncio.Task[None]] = set()
         self._limit = 0
@@ -235,36 +264,61 @@ class Broadcast:
             yield
 
     async def __aenter__(self) -> Self:
-        if self._connection is not None:
+        if self._lasting.current is not None:
             raise InterfaceError("the Broadcast is open already", hint="Open it once in a process.")
         self._changing = asyncio.Lock()
-        self._connection = await connect_async_preferring(
-            self.segment, self._wakeup, **self._options
-        )
-        self._limit = limit_of(self._connection)
-        self._whole = Whole(self._connection, self._came)
-        self._watching = asyncio.create_task(self._watch(self._whole))
+        await self._lasting.open()
+        self._watching = asyncio.create_task(self._watch())
         return self
 
+    async def _connect(self) -> AsyncConnection:
+        return await connect_async_preferring(self.segment, self._wakeup, **self._options)
+
+    async def _prepare(self, connection: AsyncConnection) -> None:
+        """Listen on a new connection to all that members need; they are told of what is missing."""
+        async with self._changing:
+            self._limit = self._limit or limit_of(connection)  # names stay what they are
+            if self._whole is not self._lost:  # once, however often it tries
+                self._lost = self._whole
+                self._came(Gap(0, "reconnected"))
+            whole = Whole(connection, self._came)
+            for group in self._members:
+                await whole.listen(self._channel(group))
+            await connection.listen(*self._present)
+            old, self._whole = self._whole, whole
+            if old is not None:
+                with contextlib.suppress(Error):
+                    await old.close()
+
     async def __aexit__(self, *_: object) -> None:
-        connection, self._connection = self._open(), None
+        self._open()
+        whole, self._whole = self._whole, None
         self._watching.cancel()
         await asyncio.wait([self._watching, *self._dismissing])
         for member in self._everyone():
             member.admitted = False  # what it would give back is gone
             member.end()
-        await self._whole.close()
-        await connection.close()
         self._members.clear()
         self._present.clear()
+        try:
+            if whole is not None:
+                with contextlib.suppress(SegmentUnlinked):
+                    await whole.close()
+        finally:
+            await self._lasting.close()
 
     def _open(self) -> AsyncConnection:
-        if self._connection is None:
+        if self._lasting.current is None or self._whole is None:
             raise InterfaceError(
                 "the Broadcast is not open",
                 hint="Give the application lifespan=broadcast.lifespan, or use 'async with'.",
             )
-        return self._connection
+        return self._lasting.current
+
+    def _listening(self) -> Whole:
+        self._open()
+        assert self._whole is not None
+        return self._whole
 
     def _came(self, packed: bytes | Gap) -> None:
         if isinstance(packed, Gap):
@@ -278,9 +332,16 @@ class Broadcast:
     def _everyone(self) -> set[Member]:
         return {each for members in self._members.values() for each in members}
 
-    async def _watch(self, whole: Whole) -> None:
+    async def _watch(self) -> None:
         try:
-            await whole.run()
+            while True:
+                connection, whole = self._open(), self._listening()
+                try:
+                    await whole.run()
+                except Error:
+                    if not self._lasting.is_lost(connection):
+                        raise
+                    await self._lasting.wait_for_another(connection)
         except Exception as error:
             logger.error("Broadcast: it does not listen any more: %s", error)
             for member in self._everyone():
@@ -294,16 +355,21 @@ class Broadcast:
         All workers get the messages of all groups in one order.  Raises `QueueFull` when a worker
         does not read.
         """
-        connection = self._open()
+        self._open()
         message = Message(group, os.urandom(16).hex(), data)
         packed, channel = _pack(message), self._channel(group)
-        if not self.replay:
-            await self._whole.send(channel, packed)
-            return message.id
-        topic = self._history(group)
-        async with connection.transaction():
-            await topic.publish(packed)
-            await self._whole.send(channel, packed)
+
+        async def send(connection: AsyncConnection) -> None:
+            whole = self._listening()
+            if not self.replay:
+                await whole.send(channel, packed)
+                return
+            topic = self._history(group)
+            async with connection.transaction():
+                await topic.publish(packed)
+                await whole.send(channel, packed)
+
+        await self._lasting.call(send)
         return message.id
 
     # ---- members ---------------------------------------------------------------------------
@@ -319,38 +385,49 @@ class Broadcast:
     async def present(self, group: str) -> list[str]:
         """The identities of the members of a group, of all workers, each once; sorted."""
         start = self._presence(group, "")
-        found = await self._open().channels(start)
+        self._open()
+        found = await self._lasting.call(lambda connection: connection.channels(start))
         return sorted(name[len(start) :] for name in found)
 
     async def count(self, group: str) -> int:
         """How many workers have a member in the group."""
-        return await self._open().listeners(self._channel(group))
+        self._open()
+        channel = self._channel(group)
+        return await self._lasting.call(lambda connection: connection.listeners(channel))
 
     async def admit(self, member: Member, last_id: str | None) -> None:
         """Take a member in; `async with` of the member calls it, and `dismiss` when it fails."""
-        connection = self._open()
-        names = member.names = self._names_of(member)
+        self._open()
+        member.names = self._names_of(member)
+        await self._lasting.call(lambda _: self._admit(member))
+        if last_id is not None:
+
+            async def replay(_connection: AsyncConnection) -> list[Message | Gap]:
+                earlier = await self._since(member.groups, last_id)
+                self._listening().read_all()  # or what is kept would come a second time
+                return earlier
+
+            member.replay(await self._lasting.call(replay))
+
+    async def _admit(self, member: Member) -> None:
         async with self._changing:
-            await connection.listen(*(name for name in names if name not in self._present))
+            connection, whole = self._open(), self._listening()
+            await connection.listen(*(name for name in member.names if name not in self._present))
             for group in member.groups:
                 if group not in self._members:
-                    await self._whole.listen(self._channel(group))
+                    await whole.listen(self._channel(group))
             for group in member.groups:
                 self._members.setdefault(group, set()).add(member)
-            for name in names:
+            for name in member.names:
                 self._present[name] = self._present.get(name, 0) + 1
             member.admitted = True
-        if last_id is not None:
-            earlier = await self._since(member.groups, last_id)
-            self._whole.read_all()  # or what is kept already would come a second time
-            member.replay(earlier)
 
     async def dismiss(self, member: Member) -> None:
         """Let a member go; the end of its `async with` calls it.
 
         It goes on when the caller is cancelled, which anyio does again and again.
         """
-        if self._connection is None:
+        if self._whole is None:
             return  # closed in the meantime
         for group in member.groups:
             self._members.get(group, set()).discard(member)
@@ -367,8 +444,8 @@ class Broadcast:
     async def _dismiss(self, member: Member) -> None:
         """Listen to nothing that no member needs, whatever `admit` had come to."""
         async with self._changing:
-            connection = self._connection
-            if connection is None:
+            connection, whole = self._lasting.current, self._whole
+            if connection is None or whole is None:
                 return
             if member.admitted:
                 member.admitted = False
@@ -377,11 +454,13 @@ class Broadcast:
             for name in member.names:
                 if not self._present.get(name):
                     self._present.pop(name, None)
-                    await connection.unlisten(name)
+                    with contextlib.suppress(SegmentUnlinked):
+                        await connection.unlisten(name)
             for group in member.groups:
                 if not self._members.get(group):
                     self._members.pop(group, None)
-                    await self._whole.unlisten(self._channel(group))
+                    with contextlib.suppress(SegmentUnlinked):
+                        await whole.unlisten(self._channel(group))
 
     async def _since(self, groups: Iterable[str], last_id: str) -> list[Message | Gap]:
         """What is kept of the groups after that message, in one order, with a Gap before it where
@@ -506,7 +585,7 @@ class Broadcast:
                         yield ": ping\n\n"
                         continue
                     except InterfaceError:
-                        return  # the segment is gone; the client comes back to what is there then
+                        return  # it listens no more; the client comes back to one that does
                     yield _event(message)
 
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}

@@ -13,13 +13,16 @@ by default after it has run; that of a worker that is killed comes to another on
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskiq import AckableMessage, AsyncBroker
 
 from pynotify._async_connection import AsyncConnection
+from pynotify._log import logger
 from pynotify._segments import check_name
-from pynotify.errors import InterfaceError
+from pynotify.contrib._lasting import LOST, Lasting
+from pynotify.errors import InterfaceError, TopicDeleted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from taskiq import BrokerMessage
 
     from pynotify._open_options import OpenOptions
-    from pynotify.topics import AsyncTopic
+    from pynotify.topics import AsyncMessage, AsyncTopic
 
 __all__ = ["PynotifyBroker"]
 
@@ -44,7 +47,8 @@ class PynotifyBroker(AsyncBroker):
     which it goes to the topic `dead_letter`, if there is one.  `durable`: tasks survive a reboot;
     it needs `data_dir`.  `wakeup` and `options` as of `pynotify.connect`.
 
-    The label `delay` of a task has seconds after which it is delivered.
+    Tasks of a segment that was removed are lost with it: the workers go on with the new one.  The
+    label `delay` of a task has seconds after which it is delivered.
     """
 
     def __init__(
@@ -71,37 +75,68 @@ class PynotifyBroker(AsyncBroker):
             "max_attempts": max_attempts,
             "dead_letter": dead_letter,
         }
-        self._connection: AsyncConnection | None = None
+        self._lasting = Lasting("taskiq", self._connect, _nothing_more)
 
-    def _topic(self) -> AsyncTopic:
-        if self._connection is None:
-            raise InterfaceError("the broker is not started", hint="Await its startup() before.")
+    async def _connect(self) -> AsyncConnection:
+        return await AsyncConnection.connect(self._segment, wakeup=self._wakeup, **self._options)
+
+    def _topic(self, connection: AsyncConnection) -> AsyncTopic:
         if self._durable:
-            return self._connection.topic(self._queue, durable=True)
-        return self._connection.topic(self._queue)
+            return connection.topic(self._queue, durable=True)
+        return connection.topic(self._queue)
+
+    def _check_started(self) -> None:
+        if self._lasting.current is None:
+            raise InterfaceError("the broker is not started", hint="Await its startup() before.")
 
     async def startup(self) -> None:
         """Connect, in the loop and the process that use it."""
         await super().startup()
-        self._connection = await AsyncConnection.connect(
-            self._segment, wakeup=self._wakeup, **self._options
-        )
+        await self._lasting.open()
 
     async def shutdown(self) -> None:
         """Give the connection up; what is not acknowledged goes to other workers."""
         await super().shutdown()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        await self._lasting.close()
 
     async def kick(self, message: BrokerMessage) -> None:
-        """Publish a task.  Raises `TopicFull`, `PayloadTooLong`."""
+        """Publish a task; a segment that was removed is made again.
+
+        Raises `TopicFull`, `PayloadTooLong`.
+        """
+        self._check_started()
         delay = float(message.labels.get("delay") or 0)
-        await self._topic().publish(message.message, delay=delay)
+
+        async def publish(connection: AsyncConnection) -> None:
+            await self._topic(connection).publish(message.message, delay=delay)
+
+        await self._lasting.call(publish)
 
     async def listen(self) -> AsyncGenerator[AckableMessage, None]:
-        """The tasks, as they come."""
-        channel = self._topic().channel(_CHANNEL)
-        async with channel.consumer(**self._consumer) as consumer:
-            async for message in consumer:
-                yield AckableMessage(data=message.body, ack=message.finish)
+        """The tasks, as they come; of a new segment when the old one was removed."""
+        self._check_started()
+        while (connection := self._lasting.current) is not None:
+            try:
+                channel = self._topic(connection).channel(_CHANNEL)
+                async with channel.consumer(**self._consumer) as consumer:
+                    async for message in consumer:
+                        yield AckableMessage(data=message.body, ack=partial(_finish, message))
+                if self._lasting.current is connection:
+                    return
+            except TopicDeleted:  # by `pynotify topics delete`
+                pass
+            except LOST:
+                if not self._lasting.is_lost(connection):
+                    raise
+                await self._lasting.wait_for_another(connection)
+
+
+async def _finish(message: AsyncMessage) -> None:
+    try:
+        await message.finish()
+    except (TopicDeleted, *LOST) as error:  # its segment, or its topic, was removed meanwhile
+        logger.warning("taskiq: a task was done, and not there any more: %s", error)
+
+
+async def _nothing_more(_connection: AsyncConnection) -> None:
+    pass

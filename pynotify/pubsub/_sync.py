@@ -394,7 +394,9 @@ class PubSub(ClosedByWith, State):
     def close(self) -> None:
         """Listen to nothing any more; `run` returns.  Closing twice is allowed.
 
-        The connection stays open, unless a function made it.
+        The connection stays open, unless a function made it.  In a signal handler it waits for no
+        other thread; but over psycopg it runs UNLISTEN, which waits for the connection's lock, and
+        so for ever when the handler has interrupted a statement.  There, let it set a flag.
         """
         transport = self._transport
         if self._closed and transport is None:

@@ -869,3 +869,46 @@ class TestChannelsThatComeAndGo:
                 if not at.reached:
                     break
             assert place > 5
+
+
+@pytest.mark.parametrize("interrupted", ["by a handler", "in itself"])
+def test_closing_in_the_middle_of_a_call_waits_for_no_thread_that_subscribes(
+    conn: pynotify.Connection,
+    engine: pynotify.Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: str,
+) -> None:
+    """It might need what the interrupted call holds; it stops listening when it has subscribed."""
+    closing = conn.subscribe("closing")
+    receiver = conn.link.receiver
+    at_it, go_on = threading.Event(), threading.Event()
+    subscribe = type(receiver)._subscribe
+
+    def gated(self: object, *arguments: object) -> None:
+        at_it.set()
+        if interrupted == "in itself":  # as a signal handler there would
+            closing.close()
+        else:
+            assert go_on.wait(PATIENCE)
+        subscribe(self, *arguments)
+
+    heard = conn.subscribe("heard")
+    closed = threading.Event()
+
+    def close(_message: object) -> None:
+        closing.close()
+        closed.set()
+
+    running = heard.start(close)
+    monkeypatch.setattr(type(receiver), "_subscribe", gated)
+    subscribing = Call(conn.subscribe, "new")
+    assert at_it.wait(PATIENCE)
+    if interrupted == "by a handler":
+        conn.notify("heard", "")
+        assert closed.wait(PATIENCE)
+        assert closing.closed
+        assert {each.name for each in engine.channels()} == {"closing", "heard"}
+        go_on.set()
+    subscribing.result()
+    assert {each.name for each in engine.channels()} == {"heard", "new"}
+    running.stop()

@@ -441,7 +441,10 @@ async def test_ping(case: Case) -> None:
     async with case.started(broker):
         assert await broker.ping()
         pynotify.unlink(case.segment, force=True)
-        assert not await broker.ping()
+        with pynotify.connect(case.segment, max_backends=1):
+            assert not await broker.ping()
+        pynotify.unlink(case.segment)
+        assert await broker.ping()
     assert not await broker.ping()
 
 

@@ -15,6 +15,7 @@ import pytest
 import pynotify
 from forking import in_child
 from programs import output_of_example
+from pynotify import AsyncPubSub
 from receiving import PATIENCE, wait_until
 from requirement import require
 from workers import ROOT
@@ -85,6 +86,56 @@ def test_objects_of_other_programs_for_tasks(segment_name: str) -> None:
         return got
 
     assert asyncio.run(run()) == [b'{"a": 1}', b"last"]
+
+
+@pytest.mark.parametrize("command", ["subscribe", "psubscribe"])
+def test_a_reply_comes_when_the_subscription_is_there_for_tasks(
+    segment_name: str, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """What a task publishes after it has read the reply is received."""
+    made = AsyncPubSub.subscribe
+    published: list[int] = []
+
+    async def run() -> list[Any]:
+        client, readers = tasks.Redis(segment_name), set()
+
+        async def answer(p: Any) -> Any:
+            async with asyncio.timeout(PATIENCE):
+                while not await p.get_message(timeout=PATIENCE):
+                    pass
+                published.append(await client.publish("foo", "x"))
+                return await p.get_message(timeout=PATIENCE)
+
+        async def subscribe(pubsub: AsyncPubSub, *channels: str) -> None:
+            readers.add(asyncio.create_task(answer(p)))
+            for _ in range(200):
+                await asyncio.sleep(0)
+            await made(pubsub, *channels)
+
+        monkeypatch.setattr(AsyncPubSub, "subscribe", subscribe)
+        async with client, client.pubsub() as p:
+            await getattr(p, command)("foo")
+            return [(await each)["data"] for each in readers]
+
+    assert asyncio.run(run()) == [b"x"]
+    assert published == [1]
+
+
+def test_a_reply_comes_when_the_subscription_is_there(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same of a thread that reads while another one subscribes."""
+    made, seen = pynotify.PubSub.subscribe, []
+
+    def subscribe(pubsub: pynotify.PubSub, *channels: str) -> None:
+        seen.append(p.parse_response(block=False))  # nothing yet
+        made(pubsub, *channels)
+
+    monkeypatch.setattr(pynotify.PubSub, "subscribe", subscribe)
+    with client.pubsub() as p:
+        p.subscribe("foo")
+        assert seen == [None]
+        assert p.get_message(timeout=PATIENCE)["data"] == 1
 
 
 def test_a_thread_with_handlers(client: redis.Redis) -> None:

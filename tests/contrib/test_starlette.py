@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import json
 import os
@@ -160,21 +159,82 @@ async def _all(member: Member) -> list[Any]:
     return [each async for each in member]
 
 
-def test_members_end_when_the_segment_is_gone(
-    segment_name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("replay", [0, 10])
+def test_a_segment_that_is_removed(segment_name: str, replay: int) -> None:
+    """Members stay, in the next one, and are told; members also leave and join meanwhile."""
+
     async def run() -> None:
-        broadcast = Broadcast(segment_name)
-        with contextlib.suppress(pynotify.Error):
-            async with broadcast, broadcast.join("c") as member:
-                await broadcast.publish("c", 1)
-                rest = asyncio.create_task(_all(member))
-                pynotify.unlink(segment_name, force=True)
-                async with asyncio.timeout(PATIENCE):
-                    assert [each.data for each in await rest] in ([], [1])
+        async with Broadcast(segment_name, replay=replay) as a, Broadcast(segment_name) as b:
+            async with a.join("x", "y", identity="ann") as one:
+                async with b.join("x", identity="bob") as two:
+                    pynotify.unlink(segment_name, force=True)
+                    pynotify.open(segment_name).close()
+                    await a.publish("x", 1)
+                    (gap,) = await take(one, 1)
+                    assert (gap.reason, gap.missed) == ("reconnected", None)
+                    assert await take(one, 1) == [1]
+                    # The other worker hears of it by itself, or from the segment.
+                    (gap,) = await take(two, 1)
+                    assert gap.reason == "reconnected"
+                    async with asyncio.timeout(PATIENCE):
+                        while await a.present("x") != ["ann", "bob"]:
+                            await asyncio.sleep(0.002)
+                    await a.publish("x", 2)
+                    assert await take(one, 1) == [2]
+                    while await take(two, 1) != [2]:
+                        pass
+                    pynotify.unlink(segment_name, force=True)
+                async with a.join("z") as three, asyncio.timeout(PATIENCE):
+                    while await b.count("z") != 1:
+                        await asyncio.sleep(0.002)
+                    await b.publish("z", 3)
+                    assert await take(three, 1) == [3]
+                    assert await b.present("x") == ["ann"]
+            assert await b.count("x") == 0
 
     asyncio.run(run())
-    assert "does not listen any more" in caplog.text
+
+
+def test_a_segment_that_is_removed_and_clients_that_come_back(segment_name: str) -> None:
+    """What was kept is gone with it: they are told."""
+
+    async def run() -> None:
+        async with Broadcast(segment_name, replay=10) as broadcast:
+            last = await broadcast.publish("c", 1)
+            pynotify.unlink(segment_name, force=True)
+            async with broadcast.join("c", last_id=last) as member:
+                await broadcast.publish("c", 2)
+                gap, data = await take(member, 2)
+                assert (gap.reason, data) == ("not kept", 2)
+
+    asyncio.run(run())
+
+
+def test_several_tasks_wait_for_one_member(segment_name: str) -> None:
+    """Each message comes to one of them; what a cancelled one was woken for, to another."""
+
+    async def run() -> None:
+        async with Broadcast(segment_name) as broadcast, broadcast.join("c") as member:
+            first, second, third = (asyncio.create_task(member.next()) for _ in range(3))
+            await asyncio.sleep(0)
+            member.put(Message("c", "1", 1), 1, 10)  # it wakes the first
+            first.cancel()
+            async with asyncio.timeout(PATIENCE):
+                assert (await second) == Message("c", "1", 1)
+                with pytest.raises(asyncio.CancelledError):
+                    await first
+                await broadcast.publish("c", 2)
+                message = await third
+                assert isinstance(message, Message)
+                assert message.data == 2
+                rest = [asyncio.create_task(member.next()) for _ in range(2)]
+                await asyncio.sleep(0)
+                member.end()
+                for each in rest:
+                    with pytest.raises(pynotify.InterfaceError, match="left its groups"):
+                        await each
+
+    asyncio.run(run())
 
 
 def test_what_cannot_be_read_is_left_out(

@@ -92,6 +92,65 @@ def test_listen_waits(segment_name: str) -> None:
     asyncio.run(run())
 
 
+def test_a_segment_that_is_removed(segment_name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A worker and a client go on with the next one; a task in hand is done for nothing."""
+
+    async def run() -> None:
+        async with started(segment_name) as worker, started(segment_name) as client:
+            await client.kick(message(b"before"))
+            tasks = worker.listen()
+            before = await asyncio.wait_for(anext(tasks), PATIENCE)
+            following = asyncio.ensure_future(anext(tasks))
+            await asyncio.sleep(0)
+            pynotify.unlink(segment_name, force=True)
+            pynotify.open(segment_name).close()
+            acknowledged = before.ack()
+            assert acknowledged is not None
+            await acknowledged
+            await client.kick(message(b"after"))
+            assert (await asyncio.wait_for(following, PATIENCE)).data == b"after"
+            await tasks.aclose()
+
+    asyncio.run(run())
+    assert "what was in it is lost" in caplog.text
+
+
+def test_a_new_segment_to_which_it_cannot_connect(segment_name: str) -> None:
+    """It tries again, until it can."""
+
+    async def run() -> None:
+        async with started(segment_name) as worker:
+            tasks = worker.listen()
+            waiting = asyncio.ensure_future(anext(tasks))
+            await asyncio.sleep(0)
+            pynotify.unlink(segment_name, force=True)
+            with pynotify.connect(segment_name, max_backends=1) as conn:
+                with pytest.raises(pynotify.TooManyBackends):
+                    await worker.kick(message(b"nowhere"))
+                conn.topic("taskiq").publish(b"after")
+            assert (await asyncio.wait_for(waiting, PATIENCE)).data == b"after"
+            await tasks.aclose()
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_is_deleted(segment_name: str) -> None:
+    async def run() -> None:
+        async with started(segment_name) as broker:
+            tasks = broker.listen()
+            waiting = asyncio.ensure_future(anext(tasks))
+            with pynotify.connect(segment_name) as conn:
+                async with asyncio.timeout(PATIENCE):
+                    while not conn.topics():
+                        await asyncio.sleep(0.002)
+                conn.topic("taskiq").delete()
+            await broker.kick(message(b"after"))
+            assert (await asyncio.wait_for(waiting, PATIENCE)).data == b"after"
+            await tasks.aclose()
+
+    asyncio.run(run())
+
+
 def test_wrong_format_goes_through(segment_name: str) -> None:
     """What another program published: taskiq decides what to do with it."""
 

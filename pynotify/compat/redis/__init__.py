@@ -98,12 +98,16 @@ class _Link:
 
     def _subscribe(self, command: str, words: list[bytes]) -> None:
         kind = KINDS[command]
-        if "UNSUB" in command:
-            self.pubsub.unsubscribe(*self.session.unsubscribing(kind, words))
-        else:
-            self.pubsub.subscribe(*self.session.subscribing(kind, words))
-        if kind is PATTERN:
-            self._generation.bump()
+        try:
+            with self.session.under_way():
+                if "UNSUB" in command:
+                    self.pubsub.unsubscribe(*self.session.unsubscribing(kind, words))
+                else:
+                    self.pubsub.subscribe(*self.session.subscribing(kind, words))
+                if kind is PATTERN:
+                    self._generation.bump()
+        finally:
+            os.eventfd_write(self._wake, 1)  # another thread may wait
 
     def _publish(self, command: str, channel: bytes, data: bytes) -> int:
         kind, connection = KINDS[command], self.connection
@@ -133,7 +137,7 @@ class _Link:
             self._waiting.register(self.connection.fileno(), select.POLLIN)
         while True:
             self._read()
-            if self.session.replies:
+            if self.session.readable:
                 return True
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:

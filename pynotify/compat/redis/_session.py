@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -25,7 +26,7 @@ from pynotify.contrib._names import fitting
 from pynotify.pubsub._arrays import is_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     Reply = Any
 
@@ -132,6 +133,22 @@ class Session:
         self.replies: deque[Reply] = deque()
         self._names: dict[Kind, dict[bytes, str]] = {CHANNEL: {}, PATTERN: {}, SHARD: {}}
         self._of_address: dict[str, tuple[Kind, bytes]] = {}
+        #: One of each command whose replies are not to be read yet.
+        self._under_way: deque[None] = deque()
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is a reply or message, and what its command says is the case."""
+        return bool(self.replies) and not self._under_way
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Its replies are noted before the messages that come, and read when it has ended."""
+        self._under_way.append(None)
+        try:
+            yield
+        finally:
+            self._under_way.pop()
 
     # ---- subscribing -----------------------------------------------------------------------
 

@@ -93,14 +93,18 @@ class _Link:
 
     async def _subscribe(self, command: str, words: list[bytes]) -> None:
         kind = KINDS[command]
-        if "UNSUB" in command:
-            await self.pubsub.unsubscribe(*self.session.unsubscribing(kind, words))
-        else:
-            await self.pubsub.subscribe(*self.session.subscribing(kind, words))
-            if self._reading is None:
-                self._reading = asyncio.create_task(self._read())
-        if kind is PATTERN:
-            await self._generation.bump()
+        try:
+            with self.session.under_way():
+                if "UNSUB" in command:
+                    await self.pubsub.unsubscribe(*self.session.unsubscribing(kind, words))
+                else:
+                    await self.pubsub.subscribe(*self.session.subscribing(kind, words))
+                    if self._reading is None:
+                        self._reading = asyncio.create_task(self._read())
+                if kind is PATTERN:
+                    await self._generation.bump()
+        finally:
+            self._changed.set()
 
     async def _read(self) -> None:
         try:
@@ -136,13 +140,13 @@ class _Link:
         """Until there is a reply; False when the time is over."""
         try:
             async with asyncio.timeout(timeout):
-                while not self.session.replies:
+                while not self.session.readable:
                     if self._closed:
                         raise RedisConnectionError("the connection was closed")
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            return bool(self.session.replies)
+            return self.session.readable
         return True
 
 
@@ -227,7 +231,7 @@ class PynotifyConnection(AbstractConnection):
 
     async def can_read(self) -> bool:
         """Whether there is a reply or a message."""
-        return self._link is not None and bool(self._link.session.replies)
+        return self._link is not None and self._link.session.readable
 
     async def can_read_destructive(self) -> bool:
         """Whether there is a reply or a message; nothing is destroyed."""

@@ -123,6 +123,13 @@ class PynotifyBroker(
             ),
         )
 
+        session.connected = self._connected_again
+
+    def _connected_again(self, connection: AsyncConnection) -> None:
+        """The segment was removed; handlers get the connection to the new one."""
+        if self._connection is not None:
+            self._connection = connection
+
     # ---- its life ------------------------------------------------------------------------
 
     async def _connect(self) -> AsyncConnection:
@@ -155,12 +162,16 @@ class PynotifyBroker(
             await self.config.broker_config.session.close()
 
     async def ping(self, timeout: float | None = None) -> bool:
-        """Whether it is connected, and the segment answers within `timeout` seconds (None: 5)."""
+        """Whether it is connected, and the segment answers within `timeout` seconds (None: 5).
+
+        A segment that was removed is made again.
+        """
         if self._connection is None or self._connection.closed:
             return False
+        session = self.config.broker_config.session
         try:
             async with asyncio.timeout(_PING_S if timeout is None else timeout):
-                await self._connection.listeners(_PINGED)
+                await session.call(lambda connection: connection.listeners(_PINGED))
         except (Error, TimeoutError):
             return False
         return True

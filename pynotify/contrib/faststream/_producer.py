@@ -106,7 +106,7 @@ class PynotifyProducer(Encoder, ProducerProto[PynotifyPublishCommand]):
         """
         cmd.reply_to = f"{_REPLIES}{uuid4().hex}"
         async with asyncio.timeout(cmd.timeout):
-            replies = await self._session.listen(cmd.reply_to)
+            replies = await self._session.listen(cmd.reply_to, lasting=False)
             try:
                 await self.publish(cmd)
                 async with aclosing(replies.messages()) as messages:

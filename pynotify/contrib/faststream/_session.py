@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from faststream.exceptions import IncorrectState
 
 from pynotify._log import logger
 from pynotify._types import Gap
+from pynotify.contrib._lasting import LOST, Lasting
 from pynotify.contrib._names import connect_async_preferring
 from pynotify.contrib.faststream._wire import ChannelMessage, TopicMessage
-from pynotify.errors import Error, InterfaceError, Timeout, TopicDeleted
+from pynotify.errors import Error, InterfaceError, SegmentUnlinked, Timeout, TopicDeleted
 from pynotify.pubsub import AsyncPubSub
 
 if TYPE_CHECKING:
@@ -63,48 +63,75 @@ class Session:
         self._segment, self._wakeup = segment, wakeup
         self._options: OpenOptions = options or {}
         self._topic_options: dict[str, Any] = {"durable": True} if durable else {}
-        self._connection: AsyncConnection | None = None
+        self._lasting = Lasting("FastStream", self._make, self._prepare)
         self._pubsub: AsyncPubSub | None = None
         self._topics: dict[str, AsyncTopic] = {}
-        self._opened = AsyncExitStack()
+        #: Gets each connection that is made.
+        self.connected: Callable[[AsyncConnection], None] = lambda _: None
 
     @property
     def connection(self) -> AsyncConnection:
         """Raises IncorrectState before `connect` and after `close`."""
-        if self._connection is None:
+        if self._lasting.current is None:
             raise IncorrectState(_NOT_CONNECTED)
-        return self._connection
+        return self._lasting.current
 
     def in_transaction(self) -> bool:
         """Whether the running task has a transaction open."""
-        return self._connection is not None and self._connection.in_transaction
+        connection = self._lasting.current
+        return connection is not None and connection.in_transaction
 
     async def connect(self) -> AsyncConnection:
         """Connect, in the running loop."""
-        async with AsyncExitStack() as stack:
-            connection = await connect_async_preferring(
-                self._segment, self._wakeup, **self._options
-            )
-            stack.push_async_callback(connection.close)
-            # Opened now: the first message may be sent in a transaction, where it cannot be.
-            self._pubsub = await stack.enter_async_context(AsyncPubSub(connection))
-            self._connection = connection
-            self._opened = stack.pop_all()
-        return connection
+        return await self._lasting.open()
+
+    async def _make(self) -> AsyncConnection:
+        return await connect_async_preferring(self._segment, self._wakeup, **self._options)
+
+    async def _prepare(self, connection: AsyncConnection) -> None:
+        # Opened now: the first message may be sent in a transaction, where it cannot be.
+        opened = await AsyncPubSub(connection).__aenter__()
+        old, self._pubsub = self._pubsub, opened
+        self._topics.clear()
+        self.connected(connection)
+        if old is not None:
+            with contextlib.suppress(Error):
+                await old.close()
 
     async def close(self) -> None:
         """Give the connection up."""
-        self._connection = self._pubsub = None
+        pubsub, self._pubsub = self._pubsub, None
         self._topics.clear()
-        await self._opened.aclose()
+        try:
+            if pubsub is not None:
+                await pubsub.close()
+        finally:
+            await self._lasting.close()
+
+    def is_lost(self, connection: AsyncConnection) -> bool:
+        """Whether what failed on it succeeds on another one."""
+        return self._lasting.is_lost(connection)
+
+    async def call(self, act: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
+        """Do something with the connection; once more, when its segment was removed.
+
+        Raises IncorrectState.
+        """
+        if self._lasting.current is None:
+            raise IncorrectState(_NOT_CONNECTED)
+        return await self._lasting.call(act)
 
     # ---- sending -------------------------------------------------------------------------
 
     async def send(self, channel: str, obj: bytes) -> None:
         """Send on a channel."""
-        if self._pubsub is None:
-            raise IncorrectState(_NOT_CONNECTED)
-        await self._pubsub.publish(channel, obj)
+
+        async def publish(_connection: AsyncConnection) -> None:
+            if self._pubsub is None:
+                raise IncorrectState(_NOT_CONNECTED)
+            await self._pubsub.publish(channel, obj)
+
+        await self.call(publish)
         # It goes without waiting: a program that sends in a loop would not hear itself meanwhile.
         await asyncio.sleep(0)
 
@@ -139,29 +166,31 @@ class Session:
         return await self._on_topic(topic, publish)
 
     async def _on_topic(self, name: str, act: Callable[[AsyncTopic], Awaitable[_T]]) -> _T:
-        try:
-            return await act(self._topic(name))
-        except TopicDeleted:  # by `pynotify topics delete`
-            self._topics.pop(name, None)
-            return await act(self._topic(name))
+        async def on(connection: AsyncConnection) -> _T:
+            try:
+                return await act(self._topic(connection, name))
+            except TopicDeleted:  # by `pynotify topics delete`
+                self._topics.pop(name, None)
+                return await act(self._topic(connection, name))
 
-    def _topic(self, name: str) -> AsyncTopic:
+        return await self.call(on)
+
+    def _topic(self, connection: AsyncConnection, name: str) -> AsyncTopic:
         topic = self._topics.get(name)
         if topic is None:
-            topic = self._topics[name] = self.connection.topic(name, **self._topic_options)
+            topic = self._topics[name] = connection.topic(name, **self._topic_options)
         return topic
 
     # ---- receiving -----------------------------------------------------------------------
 
-    async def listen(self, channel: str) -> Source:
-        """What is sent on a channel from now on."""
-        pubsub = AsyncPubSub(self.connection)
-        try:
-            await pubsub.subscribe(channel)
-        except BaseException:
-            await pubsub.close()
-            raise
-        return _Channel(pubsub, self._max_pending)
+    async def listen(self, channel: str, *, lasting: bool = True) -> Source:
+        """What is sent on a channel from now on.
+
+        Not `lasting`: it raises an error when the segment was removed, and else goes on.
+        """
+        made = _Channel(self, channel, self._max_pending, lasting=lasting)
+        await made.open()
+        return made
 
     async def consume(self, declared: TopicSub, max_in_flight: int) -> Source:
         """What a consumer of a topic's channel gets."""
@@ -175,7 +204,7 @@ class Session:
                 dead_letter=declared.dead_letter,
             )
 
-        made = _Topic(declared, lambda: self._on_topic(declared.topic, open_one))
+        made = _Topic(self, declared, lambda: self._on_topic(declared.topic, open_one))
         await made.open()
         return made
 
@@ -187,22 +216,62 @@ class _Channel:
     processes.
     """
 
-    def __init__(self, pubsub: AsyncPubSub, max_pending: int) -> None:
-        self._pubsub = pubsub
+    def __init__(self, session: Session, channel: str, max_pending: int, *, lasting: bool) -> None:
+        self._session, self._channel, self._lasting = session, channel, lasting
+        #: None while there is none: its segment was removed.
+        self._pubsub: AsyncPubSub | None = None
+        self._connection: AsyncConnection
         #: What was read and not taken yet; an error ends the reading, None everything.
         self._pending: asyncio.Queue[ChannelMessage | Error | None] = asyncio.Queue(max_pending)
-        self._reading = asyncio.create_task(self._read())
+        self._reading: asyncio.Task[None]
         self._over = False
 
-    async def _read(self) -> None:
+    async def open(self) -> None:
+        """Subscribe, and start to read."""
+        await self._session.call(self._subscribe)
+        self._reading = asyncio.create_task(self._read())
+
+    async def _subscribe(self, connection: AsyncConnection) -> None:
+        pubsub = AsyncPubSub(connection)
         try:
-            async for received in self._pubsub:
-                if isinstance(received.obj, Gap):
-                    logger.warning("FastStream: messages were lost (%s)", received.obj.reason)
-                elif received.channel is not None:
-                    self._put(ChannelMessage(channel=received.channel, obj=received.obj))
-        except Error as error:
-            self._put(error)
+            await pubsub.subscribe(self._channel)
+        except BaseException:
+            await pubsub.close()
+            raise
+        self._connection, self._pubsub = connection, pubsub
+
+    async def _read(self) -> None:
+        while not self._over:
+            try:
+                if self._pubsub is None:
+                    await self._session.call(self._subscribe)
+                    self._warn_of_loss("reconnected")
+                else:
+                    await self._read_all(self._pubsub)
+            except Error as error:
+                gone = self._pubsub is not None and self._session.is_lost(self._connection)
+                if gone:
+                    await self._unsubscribe()
+                if not gone or not self._lasting:
+                    self._put(error)
+                    return
+        await self._unsubscribe()  # it was over while it subscribed again
+
+    async def _unsubscribe(self) -> None:
+        pubsub, self._pubsub = self._pubsub, None
+        if pubsub is not None:
+            with contextlib.suppress(SegmentUnlinked, InterfaceError):
+                await pubsub.close()
+
+    async def _read_all(self, pubsub: AsyncPubSub) -> None:
+        async for received in pubsub:
+            if isinstance(received.obj, Gap):
+                self._warn_of_loss(received.obj.reason)
+            elif received.channel is not None:
+                self._put(ChannelMessage(channel=received.channel, obj=received.obj))
+
+    def _warn_of_loss(self, reason: str) -> None:
+        logger.warning("FastStream: messages of %r were lost (%s)", self._channel, reason)
 
     def _put(self, item: ChannelMessage | Error | None) -> None:
         if self._pending.full():
@@ -240,7 +309,7 @@ class _Channel:
     async def drain(self) -> None:
         self._over = True
         self._put(None)
-        await self._pubsub.close()
+        await self._unsubscribe()
 
     async def close(self) -> None:
         await self.drain()
@@ -248,12 +317,15 @@ class _Channel:
 
 
 class _Topic:
-    """A consumer, which is made again when its topic was deleted."""
+    """A consumer, which is made again when its topic was deleted, or the segment removed."""
 
-    def __init__(self, declared: TopicSub, make: Callable[[], Awaitable[AsyncConsumer]]) -> None:
-        self._declared, self._make = declared, make
+    def __init__(
+        self, session: Session, declared: TopicSub, make: Callable[[], Awaitable[AsyncConsumer]]
+    ) -> None:
+        self._session, self._declared, self._make = session, declared, make
         self._making = asyncio.Lock()
         self._consumer: AsyncConsumer | None = None
+        self._connection: AsyncConnection
         self._over = False
 
     async def open(self, instead_of: AsyncConsumer | None = None) -> None:
@@ -261,6 +333,14 @@ class _Topic:
         async with self._making:
             if self._consumer is instead_of and not self._over:
                 self._consumer = await self._make()
+                self._connection = self._session.connection
+
+    async def _opened_again(self, consumer: AsyncConsumer, error: Exception) -> bool:
+        """Whether there is another one now, since that one's topic or segment is gone."""
+        lost = isinstance(error, TopicDeleted) or self._session.is_lost(self._connection)
+        if lost and not self._over:
+            await self.open(consumer)
+        return lost
 
     async def messages(self) -> AsyncGenerator[RawMessage]:
         while not self._over:
@@ -268,20 +348,29 @@ class _Topic:
             assert consumer is not None
             try:
                 message = await self._with_others(consumer, await anext(consumer))
-            except StopAsyncIteration:
-                return
-            except TopicDeleted:  # by `pynotify topics delete`
-                await self.open(consumer)
+            except StopAsyncIteration as error:
+                if not await self._opened_again(consumer, error):
+                    return
+            except (TopicDeleted, *LOST) as error:  # by `pynotify topics delete`, or `rm`
+                if not await self._opened_again(consumer, error):
+                    raise
             else:
                 yield message
 
     async def take(self, timeout: float) -> RawMessage | None:
-        assert self._consumer is not None
-        try:
-            taken = await self._consumer.get(timeout)
-        except Timeout:
-            return None
-        return await self._with_others(self._consumer, taken)
+        clock = asyncio.get_running_loop().time
+        ends = clock() + timeout
+        while True:
+            consumer = self._consumer
+            assert consumer is not None
+            try:
+                taken = await consumer.get(max(0.0, ends - clock()))
+                return await self._with_others(consumer, taken)
+            except Timeout:
+                return None
+            except (TopicDeleted, *LOST) as error:
+                if not await self._opened_again(consumer, error):
+                    raise
 
     async def _with_others(self, consumer: AsyncConsumer, taken: AsyncMessage) -> RawMessage:
         """The message; of a batch with what else is there."""

@@ -14,6 +14,7 @@ from faststream._internal.endpoint.utils import process_msg
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, SubscriberSpec
 
+from pynotify.contrib._lasting import LOST
 from pynotify.contrib.faststream._config import (
     PynotifyBrokerConfig,
     PynotifySubscriberConfig,
@@ -179,7 +180,7 @@ class Subscriber(SubscriberUsecase[RawMessage]):
             return
         for taken in taken_of(raw):
             if not taken.answered:
-                with contextlib.suppress(MessageNotInFlight, NotOwner, TopicDeleted):
+                with contextlib.suppress(MessageNotInFlight, NotOwner, TopicDeleted, *LOST):
                     await taken.requeue()
 
     # ---- without handlers ----------------------------------------------------------------

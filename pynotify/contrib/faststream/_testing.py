@@ -157,7 +157,7 @@ def _raw(
 class _FakeSession(Session):
     """For subscribers that are started under a test broker."""
 
-    async def listen(self, channel: str) -> Source:
+    async def listen(self, channel: str, *, lasting: bool = True) -> Source:
         """Nothing comes."""
         return _Silence()
 
