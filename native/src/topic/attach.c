@@ -177,7 +177,8 @@ static void unregister_consumer(struct pn_consumer *c)
     pn_fetch_add_relaxed(&conn->nconsumers, (uint32_t) -1);
     pthread_mutex_unlock(&conn->seg->signal_mutex);
     pn_process_unlock();
-    pn_procsignal_quiesce(); /* a handler in another thread may still be at it */
+    pn_procsignal_quiesce();                 /* a handler in another thread may still be at it */
+    pn_procsignal_pass_on_posted(conn->seg); /* which left it to the thread that was in here */
 }
 
 int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_options *options,

@@ -192,7 +192,10 @@ static uint32_t check_proc_signal(struct pn_conn *conn)
     return reasons;
 }
 
-/* Without a descriptor a thread does it that a latch wakes, which looks after draining it. */
+/*
+ * Without a descriptor a thread does it that a latch wakes, which looks after draining it; or which
+ * closes what has the latch, and looks after no handler can set it any more.
+ */
 static void pass_on(struct pn_conn *conn)
 {
     if (pn_procsignal_try_to_pass_on(conn->seg, 0))
