@@ -394,7 +394,7 @@ static void end_the_chain(void)
     end();
 }
 
-/* A commit has made slot 1 awake, and signals slot 0 alone, which is ours.  What was sent before. */
+/* A commit has made slot 1 awake, and signals slot 0 alone, ours.  What had been sent before. */
 static uint64_t be_signalled(bool (*instead)(void))
 {
     struct pn_segment *seg = test_inside();
