@@ -147,7 +147,7 @@ struct pn_segment_hooks {
     /* is that set in one of theirs?  signal_mutex held */
     bool (*consumers_watch)(struct pn_conn *, int watched);
     /* in a forked child: what the parent's connection has open.  Async-signal-safe */
-    void (*close_inherited)(struct pn_conn *);
+    void (*close_conn_files)(struct pn_conn *);
 };
 extern struct pn_segment_hooks pn_segment_hooks;
 

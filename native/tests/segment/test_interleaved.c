@@ -19,6 +19,12 @@
 #include "topics.h"
 #include "wakeup/send.h"
 
+#if defined(__SANITIZE_THREAD__)
+enum { UNDER_TSAN = 1 };
+#else
+enum { UNDER_TSAN = 0 };
+#endif
+
 void *__real_mmap(void *address, size_t size, int prot, int flags, int fd, off_t offset);
 void *__wrap_mmap(void *address, size_t size, int prot, int flags, int fd, off_t offset);
 int32_t __real_pn_os_lock_holder(int fd, int64_t first, int64_t len, int64_t *start, int64_t *span);
@@ -484,6 +490,68 @@ static void test_a_slot_is_freed_when_no_handler_has_it(void)
     end();
 }
 
+/* ---- a process forks while one of its threads closes, and waits for the writer lock ---------- */
+
+enum { MOST = 1024 };
+
+/* Before there was a descriptor of the connection and its consumer. */
+static bool open_before[MOST];
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) != -1;
+}
+
+static void has_inherited_nothing(void *arg)
+{
+    (void) arg;
+    for (int fd = 0; fd < MOST; fd++)
+        CHECK_EQ(is_open(fd) && !open_before[fd], false);
+}
+
+static void *closes_its_consumer(void *arg)
+{
+    (void) arg;
+    CHECK_OK(pn_consumer_close(consumer));
+    return NULL;
+}
+
+static bool is_hidden(struct pn_segment *seg, uint32_t slot)
+{
+    pthread_mutex_lock(&seg->signal_mutex);
+    bool hidden = seg->own[slot] == NULL;
+    pthread_mutex_unlock(&seg->signal_mutex);
+    return hidden;
+}
+
+static void test_a_child_has_no_files_of_what_is_being_closed(void)
+{
+    pthread_t thread;
+    begin();
+    closing = test_connect(engine); /* and the segment's spare ones, which a child keeps */
+    for (int fd = 0; fd < MOST; fd++)
+        open_before[fd] = is_open(fd);
+    struct pn_segment *seg = test_inside();
+    consumer = consumer_of(closing, channel_of(closing, topic_of(closing, "t"), "w"), 1);
+    test_listen(closing, "c");
+    CHECK(pn_consumer_fileno(consumer) >= 0);
+    CHECK(pn_fileno(closing) >= 0);
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
+    CHECK_EQ(pthread_create(&thread, NULL, closes_its_consumer, NULL), 0);
+    CHECK_SOON(pn_load_acquire(&closing->nconsumers) == 0);
+    CHECK_CHILD(spawn(has_inherited_nothing, NULL), 0);
+    pn_lock_release(seg);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    const uint32_t slot = closing->slot;
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
+    CHECK_EQ(pthread_create(&thread, NULL, closes, NULL), 0);
+    CHECK_SOON(is_hidden(seg, slot));
+    CHECK_CHILD(spawn(has_inherited_nothing, NULL), 0);
+    pn_lock_release(seg);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    end();
+}
+
 int main(void)
 {
     test_watchdog(60);
@@ -495,5 +563,7 @@ int main(void)
     RUN(test_a_consumer_that_has_looked_passes_on);
     RUN(test_a_consumer_that_is_closed_passes_on);
     RUN(test_a_slot_is_freed_when_no_handler_has_it);
+    if (!UNDER_TSAN) /* it does not follow a fork of a process with threads */
+        RUN(test_a_child_has_no_files_of_what_is_being_closed);
     return tests_done();
 }
