@@ -22,6 +22,8 @@
  *     only if a commit made it awake.
  *  6. LACKS handlers find no descriptor when they pass on: they put back what they have taken, and
  *     leave all to a thread of theirs, by a flag and their latch; it may give a descriptor up.
+ *     QUITS of these threads close their consumer at any step, while the connection stays: its latch
+ *     goes when no handler has it any more, and with it what woke no thread yet.
  *  7. No process commits afterwards, and no timer ticks.  Nothing dies.
  *
  * ASSERTED at the end: each listener that has a slot, and was made awake, was told.
@@ -30,7 +32,8 @@
  *
  * BROKEN VARIANTS: NO_PASS_AT_CLOSE PASS_BEFORE_SLOT (before the slot is freed) HIDE_LAST (the
  * connection leaves the handler's table when its slot is free) NO_SECOND_LOOK (whether it is owed)
- * NOT_LEFT (to the thread) LATCH_FIRST (before the flag that says why)
+ * NOT_LEFT (to the thread) LATCH_FIRST (before the flag that says why) NO_LOOK_AT_QUIT (for what
+ * was left) QUIT_EARLY (it looks while a handler may still have the latch)
  */
 #ifndef NL
 #define NL 3
@@ -50,6 +53,9 @@
 #ifndef LACKS
 #define LACKS 0
 #endif
+#ifndef QUITS
+#define QUITS 0
+#endif
 
 #define BIT(n) (1 << (n))
 #define STEP(...) atomic { __VA_ARGS__ }
@@ -63,7 +69,7 @@ bool listed[NP] = 1, pending[NP], busy[NP], told[NP]; /* of processes */
 byte closes = CLOSES, owners = OWNERS;
 byte taken = NL; /* the slot of LATER */
 #if LACKS > 0
-byte lacks = LACKS;
+byte lacks = LACKS, quits = QUITS;
 bool left[NP], latch[NP];
 #endif
 
@@ -228,6 +234,23 @@ end:
           pass_on(NL)
        :: atomic { else -> skip }
        fi
+    :: atomic { quits > 0 && listed[p] -> quits-- }
+#ifndef QUIT_EARLY
+       atomic { !busy[p] -> latch[p] = 0 }
+#endif
+#ifndef NO_LOOK_AT_QUIT
+       if
+       :: atomic { left[p] -> left[p] = 0 }
+          pass_on(NL)
+       :: atomic { else -> skip }
+       fi
+#else
+       skip
+#endif
+#ifdef QUIT_EARLY
+       ;
+       atomic { !busy[p] -> latch[p] = 0 }
+#endif
     od
 }
 #endif

@@ -54,7 +54,7 @@ static void after_release(struct pn_segment *seg, struct pn_hold *hold)
         pn_topics_repair(seg);
 }
 
-static void close_inherited(struct pn_conn *conn)
+static void close_conn_files(struct pn_conn *conn)
 {
     pn_consumers_close_inherited(conn);
     pn_receive_close_files(conn);
@@ -72,7 +72,7 @@ __attribute__((constructor)) static void register_hooks(void)
                                                   .consumers_intact = pn_consumers_intact,
                                                   .consumers_forget = pn_consumers_forget,
                                                   .consumers_watch = pn_consumers_watch,
-                                                  .close_inherited = close_inherited};
+                                                  .close_conn_files = close_conn_files};
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */

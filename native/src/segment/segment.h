@@ -146,8 +146,9 @@ struct pn_segment_hooks {
     void (*consumers_forget)(struct pn_conn *); /* the same: they are not */
     /* is that set in one of theirs?  signal_mutex held */
     bool (*consumers_watch)(struct pn_conn *, int watched);
-    /* in a forked child: what the parent's connection has open.  Async-signal-safe */
-    void (*close_inherited)(struct pn_conn *);
+    /* what the connection has open: as it is closed, and of the parent's in a forked child.
+     * Async-signal-safe */
+    void (*close_conn_files)(struct pn_conn *);
 };
 extern struct pn_segment_hooks pn_segment_hooks;
 

@@ -165,6 +165,17 @@ static void register_consumer(struct pn_consumer *c)
     pn_process_unlock();
 }
 
+static void close_files(struct pn_consumer *c)
+{
+    pn_close_if_ours(pn_load_relaxed(&c->sleep_set.fd), PN_KIND_EPOLL);
+    pn_close_if_ours(pn_load_relaxed(&c->efd), PN_KIND_EVENTFD);
+    pn_close_if_ours(c->epfd, PN_KIND_EPOLL);
+    pn_close_if_ours(c->tfd, PN_KIND_TIMERFD);
+    pn_store_relaxed(&c->sleep_set.fd, -1);
+    pn_store_relaxed(&c->efd, -1);
+    c->epfd = c->tfd = -1;
+}
+
 static void unregister_consumer(struct pn_consumer *c)
 {
     struct pn_conn *conn = c->conn;
@@ -176,8 +187,10 @@ static void unregister_consumer(struct pn_consumer *c)
     pn_store_release(link, pn_load_relaxed(&c->next));
     pn_fetch_add_relaxed(&conn->nconsumers, (uint32_t) -1);
     pthread_mutex_unlock(&conn->seg->signal_mutex);
-    pn_process_unlock();
     pn_procsignal_quiesce(); /* a handler in another thread may still be at it */
+    close_files(c);          /* not after the writer lock: no forked child would find them */
+    pn_process_unlock();
+    pn_procsignal_pass_on_posted(conn->seg); /* which left it to the thread that was in here */
 }
 
 int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_options *options,
@@ -320,17 +333,6 @@ static int detach(struct pn_consumer *c)
     if (leaves)
         pn_watch_tell(seg, c->conn->slot);
     return rc;
-}
-
-static void close_files(struct pn_consumer *c)
-{
-    pn_close_if_ours(pn_load_relaxed(&c->sleep_set.fd), PN_KIND_EPOLL);
-    pn_close_if_ours(pn_load_relaxed(&c->efd), PN_KIND_EVENTFD);
-    pn_close_if_ours(c->epfd, PN_KIND_EPOLL);
-    pn_close_if_ours(c->tfd, PN_KIND_TIMERFD);
-    pn_store_relaxed(&c->sleep_set.fd, -1);
-    pn_store_relaxed(&c->efd, -1);
-    c->epfd = c->tfd = -1;
 }
 
 void pn_consumers_close_inherited(struct pn_conn *conn)

@@ -192,7 +192,10 @@ static uint32_t check_proc_signal(struct pn_conn *conn)
     return reasons;
 }
 
-/* Without a descriptor a thread does it that a latch wakes, which looks after draining it. */
+/*
+ * Without a descriptor a thread does it that a latch wakes, which looks after draining it; or which
+ * closes what has the latch, and looks after no handler can set it any more.
+ */
 static void pass_on(struct pn_conn *conn)
 {
     if (pn_procsignal_try_to_pass_on(conn->seg, 0))
@@ -344,7 +347,7 @@ static void reset_in_child(void)
     for (uint32_t i = 0; i < pn_load_relaxed(&local_used); i++) {
         struct pn_conn *conn = pn_load_relaxed(&local[i]);
         if (conn != NULL)
-            pn_segment_hooks.close_inherited(conn);
+            pn_segment_hooks.close_conn_files(conn);
         pn_store_relaxed(&local[i], NULL);
     }
     pn_store_relaxed(&local_used, 0);
@@ -400,12 +403,14 @@ void pn_procsignal_hide(struct pn_conn *conn)
         if (conn->local_index < local_free)
             local_free = conn->local_index;
     }
-    pn_process_unlock();
     pn_procsignal_quiesce();
     pthread_mutex_lock(&conn->seg->signal_mutex);
     if (conn->seg->own[conn->slot] == conn) /* a slot that was lost may be ours again by another */
         conn->seg->own[conn->slot] = NULL;
     pthread_mutex_unlock(&conn->seg->signal_mutex);
+    /* Not after the writer lock: no forked child would find them any more (reset_in_child). */
+    pn_segment_hooks.close_conn_files(conn);
+    pn_process_unlock();
 }
 
 void pn_procsignal_disarm(struct pn_conn *conn)

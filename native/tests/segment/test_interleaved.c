@@ -1,6 +1,6 @@
 /*
  * What other threads, the program and other processes do between two steps of what looks at a
- * segment's files, or passes a signal on: the steps are functions that this program wraps
+ * segment's files, passes a signal on, or commits: the steps are functions that this program wraps
  * (CMakeLists.txt).
  */
 #ifndef _GNU_SOURCE
@@ -13,10 +13,17 @@
 
 #include "backend/backend.h"
 #include "base/os.h"
+#include "commit/room.h"
 #include "segment/liveness_files.h"
 #include "topic/consume.h"
 #include "topics.h"
 #include "wakeup/send.h"
+
+#if defined(__SANITIZE_THREAD__)
+enum { UNDER_TSAN = 1 };
+#else
+enum { UNDER_TSAN = 0 };
+#endif
 
 void *__real_mmap(void *address, size_t size, int prot, int flags, int fd, off_t offset);
 void *__wrap_mmap(void *address, size_t size, int prot, int flags, int fd, off_t offset);
@@ -26,6 +33,11 @@ int32_t __wrap_pn_os_lock_holder(int fd, int64_t first, int64_t len, int64_t *st
 bool __real_pn_procsignal_try_to_pass_on(struct pn_segment *seg, int already);
 bool __wrap_pn_procsignal_try_to_pass_on(struct pn_segment *seg, int already);
 
+int __real_pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t reserved,
+                                     struct pn_room_wait *wait);
+int __wrap_pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t reserved,
+                                     struct pn_room_wait *wait);
+
 int __real_sched_yield(void);
 int __wrap_sched_yield(void);
 
@@ -34,6 +46,7 @@ static void (*after_mmap)(void *base, size_t size);
 static void (*before_query)(int fd, int64_t byte), (*after_query)(int fd, int64_t byte);
 /* volatile: raise() is declared not to come back into this file. */
 static bool (*volatile instead_of_passing_on)(void);
+static void (*after_making_room)(struct pn_segment *seg);
 
 void *__wrap_mmap(void *address, size_t size, int prot, int flags, int fd, off_t offset)
 {
@@ -57,6 +70,15 @@ bool __wrap_pn_procsignal_try_to_pass_on(struct pn_segment *seg, int already)
 {
     bool (*instead)(void) = instead_of_passing_on;
     return instead != NULL ? instead() : __real_pn_procsignal_try_to_pass_on(seg, already);
+}
+
+int __wrap_pn_queue_make_room_locked(struct pn_conn *conn, QueuePosition end, uint64_t reserved,
+                                     struct pn_room_wait *wait)
+{
+    int rc = __real_pn_queue_make_room_locked(conn, end, reserved, wait);
+    if (after_making_room != NULL)
+        after_making_room(conn->seg);
+    return rc;
 }
 
 int __wrap_sched_yield(void)
@@ -131,6 +153,39 @@ static void test_nothing_of_a_header_that_changes_is_believed(void)
     close(fd);
     CHECK_ENGINE(engine);
     pn_engine_close(engine);
+}
+
+/* ---- the end of the queue is overwritten between its check and the entries ------------------- */
+
+enum { NOT_OURS = 0x5a5a5a5a };
+
+/* Here only the first word of a dummy entry would stand in the ring. */
+static void end_queue_in_the_last_word(struct pn_segment *seg)
+{
+    after_making_room = NULL;
+    pn_store_relaxed(&seg->ctl->head, seg->ring_bytes - 4);
+}
+
+static void commits_at_no_multiple_of_8(void *arg)
+{
+    (void) arg;
+    pn_engine *own = test_engine(NULL);
+    pn_conn *conn = test_connect(own);
+    const struct pn_segment *seg = test_inside();
+    uint32_t *behind = (void *) (seg->ring + seg->ring_bytes);
+    test_listen(conn, "c");
+    *behind = NOT_OURS;
+    after_making_room = end_queue_in_the_last_word;
+    pn_notify(conn, "c", 1, "x", 1); /* a build that checks invariants poisons the segment */
+    CHECK(after_making_room == NULL);
+    CHECK_EQ(*behind, NOT_OURS);
+    pn_conn_close(conn);
+    pn_engine_close(own);
+}
+
+static void test_a_dummy_entry_ends_with_the_ring(void)
+{
+    CHECK_CHILD(spawn(commits_at_no_multiple_of_8, NULL), 0);
 }
 
 /* ---- the holders of locks are asked for while another thread connects ------------------------ */
@@ -323,36 +378,76 @@ static bool leaves_it_to_the_thread(void)
     return false;
 }
 
-/* The handler wakes the consumer for the flag, and once more for the chain. */
-static void test_a_consumer_that_has_looked_passes_on(void)
+static pid_t next_in_chain;
+
+/* Another process's slot 1, and a consumer of ours. */
+static pn_ref begin_a_chain(void)
 {
-    pthread_t thread;
     pn_consumer_slow_ns = INT64_MAX / 4; /* no timer of its own wakes it */
     begin_connected();
-    pid_t pid = spawn(listens, NULL);
+    next_in_chain = spawn(listens, NULL);
     test_hear(up);
-    struct pn_segment *seg = test_inside();
     test_listen(mine, "c");
     pn_ref topic = topic_of(mine, "t");
     consumer = consumer_of(mine, channel_of(mine, topic, "w"), 1);
-    CHECK_EQ(pthread_create(&thread, NULL, consumes, NULL), 0);
-    CHECK_SOON(pn_load_acquire(&consumer->me->wait) == PN_CONSUMER_WAITING &&
-               sleeps_with_nothing_to_look_at());
+    return topic;
+}
+
+static void end_the_chain(void)
+{
+    test_tell(down);
+    CHECK_CHILD(next_in_chain, 0);
+    end();
+}
+
+/* A commit has made slot 1 awake, and signals slot 0 alone, ours.  What had been sent before. */
+static uint64_t be_signalled(bool (*instead)(void))
+{
+    struct pn_segment *seg = test_inside();
     uint64_t before = pn_load_relaxed(&seg->ctl->free.signals_sent);
     pn_fetch_or(&seg->owed[0], 2);
     pn_fetch_or(&seg->deferred[0], 2);
     pn_store_relaxed(&seg->ctl->deferred_at, 1);
     pn_store_release(&mine->me->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
-    instead_of_passing_on = leaves_it_to_the_thread;
+    instead_of_passing_on = instead;
     CHECK_EQ(raise(SIGUSR1), 0);
     CHECK(instead_of_passing_on == NULL);
+    return before;
+}
+
+/* The handler wakes the consumer for the flag, and once more for the chain. */
+static void test_a_consumer_that_has_looked_passes_on(void)
+{
+    pthread_t thread;
+    pn_ref topic = begin_a_chain();
+    struct pn_segment *seg = test_inside();
+    CHECK_EQ(pthread_create(&thread, NULL, consumes, NULL), 0);
+    CHECK_SOON(pn_load_acquire(&consumer->me->wait) == PN_CONSUMER_WAITING &&
+               sleeps_with_nothing_to_look_at());
+    uint64_t before = be_signalled(leaves_it_to_the_thread);
     CHECK_SOON(pn_load_relaxed(&seg->ctl->free.signals_sent) == before + 1);
     publish(mine, topic, "end");
     CHECK_EQ(pthread_join(thread, NULL), 0);
     pn_consumer_close(consumer);
-    test_tell(down);
-    CHECK_CHILD(pid, 0);
-    end();
+    end_the_chain();
+}
+
+static bool has_no_descriptor(void)
+{
+    instead_of_passing_on = NULL;
+    return false;
+}
+
+/* The thread was about to look; it closes instead, and the connection stays. */
+static void test_a_consumer_that_is_closed_passes_on(void)
+{
+    begin_a_chain();
+    struct pn_segment *seg = test_inside();
+    uint64_t before = be_signalled(has_no_descriptor);
+    CHECK_EQ(pn_load_relaxed(&seg->ctl->free.signals_sent), before);
+    CHECK_OK(pn_consumer_close(consumer));
+    CHECK_EQ(pn_load_relaxed(&seg->ctl->free.signals_sent), before + 1);
+    end_the_chain();
 }
 
 /* ---- a connection is closed while a handler in another thread has it ------------------------- */
@@ -395,14 +490,80 @@ static void test_a_slot_is_freed_when_no_handler_has_it(void)
     end();
 }
 
+/* ---- a process forks while one of its threads closes, and waits for the writer lock ---------- */
+
+enum { MOST = 1024 };
+
+/* Before there was a descriptor of the connection and its consumer. */
+static bool open_before[MOST];
+
+static bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) != -1;
+}
+
+static void has_inherited_nothing(void *arg)
+{
+    (void) arg;
+    for (int fd = 0; fd < MOST; fd++)
+        CHECK_EQ(is_open(fd) && !open_before[fd], false);
+}
+
+static void *closes_its_consumer(void *arg)
+{
+    (void) arg;
+    CHECK_OK(pn_consumer_close(consumer));
+    return NULL;
+}
+
+static bool is_hidden(struct pn_segment *seg, uint32_t slot)
+{
+    pthread_mutex_lock(&seg->signal_mutex);
+    bool hidden = seg->own[slot] == NULL;
+    pthread_mutex_unlock(&seg->signal_mutex);
+    return hidden;
+}
+
+static void test_a_child_has_no_files_of_what_is_being_closed(void)
+{
+    pthread_t thread;
+    begin();
+    closing = test_connect(engine); /* and the segment's spare ones, which a child keeps */
+    for (int fd = 0; fd < MOST; fd++)
+        open_before[fd] = is_open(fd);
+    struct pn_segment *seg = test_inside();
+    consumer = consumer_of(closing, channel_of(closing, topic_of(closing, "t"), "w"), 1);
+    test_listen(closing, "c");
+    CHECK(pn_consumer_fileno(consumer) >= 0);
+    CHECK(pn_fileno(closing) >= 0);
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
+    CHECK_EQ(pthread_create(&thread, NULL, closes_its_consumer, NULL), 0);
+    CHECK_SOON(pn_load_acquire(&closing->nconsumers) == 0);
+    CHECK_CHILD(spawn(has_inherited_nothing, NULL), 0);
+    pn_lock_release(seg);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    const uint32_t slot = closing->slot;
+    CHECK_OK(pn_lock_acquire(seg, &test_hold, PN_LOCK_FOREVER));
+    CHECK_EQ(pthread_create(&thread, NULL, closes, NULL), 0);
+    CHECK_SOON(is_hidden(seg, slot));
+    CHECK_CHILD(spawn(has_inherited_nothing, NULL), 0);
+    pn_lock_release(seg);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    end();
+}
+
 int main(void)
 {
     test_watchdog(60);
     RUN(test_nothing_of_a_header_that_changes_is_believed);
+    RUN(test_a_dummy_entry_ends_with_the_ring);
     RUN(test_a_look_at_live_pids_drops_no_locks);
     RUN(test_a_number_that_was_another_files_proves_no_death);
     RUN(test_the_chain_signals_no_later_owner);
     RUN(test_a_consumer_that_has_looked_passes_on);
+    RUN(test_a_consumer_that_is_closed_passes_on);
     RUN(test_a_slot_is_freed_when_no_handler_has_it);
+    if (!UNDER_TSAN) /* it does not follow a fork of a process with threads */
+        RUN(test_a_child_has_no_files_of_what_is_being_closed);
     return tests_done();
 }
