@@ -49,7 +49,8 @@
 enum {
     SHORT_FILE = 1 << 20,  /* a file that was read to its end goes on up to here */
     ROOM_STEP = 256 << 10, /* bytes that are reserved at a time */
-    FILES = 1 << 16 /* of one queue, between what is read and what is written: no more of them */
+    FILES = 1 << 16, /* of one queue, between what is read and what is written: no more of them */
+    MANY = 1 << 20   /* files that are there at all; more are numbers of overwritten memory */
 };
 
 static struct pn_diskqueue_state *spare(struct pn_diskqueue *q)
@@ -103,7 +104,7 @@ void pn_diskqueue_close(struct pn_diskqueue_files *files)
 
 static int remove_until(struct pn_diskqueue *q, struct pn_diskqueue_files *files, uint64_t end)
 {
-    while (q->first_file < end) {
+    while (q->first_file < end && end - q->first_file <= MANY) {
         int rc = pn_data_dir_remove(&files->dir, q->first_file);
         if (rc != 0)
             return rc;
@@ -121,11 +122,10 @@ int pn_diskqueue_remove(struct pn_diskqueue *q, struct pn_diskqueue_files *files
 bool pn_diskqueue_possible(const struct pn_diskqueue *q, uint64_t base)
 {
     const struct pn_diskqueue_state *s = pn_diskqueue_now(q);
-    const uint64_t many = 1 << 20; /* files */
     return q->base == base && q->max_file != 0 && s->write_file >= base &&
            s->write_file - base < UINT32_MAX && q->first_file > base &&
            q->first_file <= s->read_file && s->read_file <= s->write_file + 1 &&
-           s->write_file + 1 - q->first_file < many && s->read_seq <= s->write_seq &&
+           s->write_file + 1 - q->first_file < MANY && s->read_seq <= s->write_seq &&
            s->read_sum <= s->write_sum && s->write_seq - s->read_seq < 1ULL << 48;
 }
 
@@ -305,8 +305,9 @@ void pn_diskqueue_unstage(struct pn_diskqueue *q, struct pn_diskqueue_files *fil
     const struct pn_diskqueue_state *now = pn_diskqueue_now(q);
     pn_recfile_close(&files->writer);
     q->room_file = 0;
-    for (uint64_t file = now->write_file; file++ < spare(q)->write_file;)
-        pn_data_dir_remove(&files->dir, file);
+    const uint64_t staged = spare(q)->write_file - now->write_file;
+    for (uint64_t n = 1; n <= staged && staged < MANY; n++)
+        pn_data_dir_remove(&files->dir, now->write_file + n);
     *spare(q) = *now;
 }
 

@@ -253,15 +253,14 @@ bool pn_topiclog_is_gone(struct pn_topiclog *log, struct pn_topiclog_files *file
     const struct pn_data_dir *dir = &files->queue.dir;
     char path[sizeof dir->path + sizeof dir->prefix + 20];
     struct stat st;
-    bool gone = false;
     follow(log, files);
-    for (uint64_t file = now->read_file; !gone && now->write_at != 0 && file <= now->write_file;
-         file++) {
+    for (uint64_t file = now->read_file; now->write_at != 0 && file <= now->write_file; file++) {
         snprintf(path, sizeof path, "%s/%s%016llx", dir->path, dir->prefix,
                  (unsigned long long) file);
-        gone = stat(path, &st) != 0 && errno == ENOENT;
+        if (stat(path, &st) != 0)
+            return errno == ENOENT;
     }
-    return gone;
+    return false;
 }
 
 int pn_topiclog_append_ends(struct pn_topiclog *log, struct pn_topiclog_files *files,

@@ -341,7 +341,7 @@ static void leave_backlog(struct batch *b, uint32_t at, uint32_t before)
     PN_CRASH("rest:pumped");
     pn_store_release(&redo->valid, 0);
     redo->spill = 0;
-    for (uint32_t next; given != before; given = next) {
+    for (uint32_t next, steps = 0; given != before && pn_cells_go_on(seg, &steps); given = next) {
         struct pn_topic_channel *ch = pn_topic_channel_at(seg, pn_delivery_at(seg, given)->channel);
         next = pn_delivery_at(seg, given)->of_message;
         ch->message_count++;

@@ -486,7 +486,7 @@ static void limited(void *arg)
     get_these(1, 1);
 }
 
-/* Whatever stands in the state, a look comes to an end, and so does reading. */
+/* Whatever stands in the state, a look comes to an end; so does the removal of files. */
 static void test_positions_that_are_overwritten_end(void)
 {
     static const uint64_t values[] = {
@@ -508,6 +508,16 @@ static void test_positions_that_are_overwritten_end(void)
                 CHECK(looks < 10000);
             }
         }
+    for (size_t field = 0; field < 8; field++)
+        for (size_t v = 0; v < sizeof values / sizeof values[0]; v++) {
+            *q = good;
+            q->state[1 - (q->current & 1)] = q->state[q->current & 1];
+            ((uint64_t *) &q->state[1 - (q->current & 1)])[field] = values[v];
+            pn_diskqueue_unstage(q, &files);
+        }
+    *q = good;
+    q->state[q->current & 1].write_file = INT64_MAX;
+    CHECK_OK(pn_diskqueue_empty(q, &files));
     *q = good;
     get_these(0, 300);
     queue_end();
