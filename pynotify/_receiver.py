@@ -446,7 +446,7 @@ class Receiver(Inlet):
         self._unsubscribe_left(waits=False)
 
     def close_inbox(self, inbox: Inbox) -> None:
-        """As `unsubscribe` from all; in the middle of another call it waits for no other thread.
+        """Unsubscribe from all; in the middle of another call it waits for no other thread.
 
         One that subscribes may need what the interrupted call holds.  It does the UNSUBSCRIBE then.
         """

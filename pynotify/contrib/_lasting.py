@@ -100,7 +100,7 @@ class Lasting:
         return self.current
 
     async def wait_for_another(self, lost: AsyncConnection) -> None:
-        """As `renew`, but again and again while none can be made."""
+        """Make another connection than `lost`; try again while that fails."""
         for delay in delays():
             try:
                 await self.renew(lost)
