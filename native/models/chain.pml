@@ -24,16 +24,20 @@
  *     leave all to a thread of theirs, by a flag and their latch; it may give a descriptor up.
  *     QUITS of these threads close their consumer at any step, while the connection stays: its latch
  *     goes when no handler has it any more, and with it what woke no thread yet.
- *  7. No process commits afterwards, and no timer ticks.  Nothing dies.
+ *  7. DEATHS (0 or 1) processes are killed between any two steps.  A process that watched it takes
+ *     over, as watch.pml has it: it reaps, and signals every slot that is owed a signal, also
+ *     those that the chain has left out.
+ *  8. No process commits afterwards, and no timer ticks.
  *
- * ASSERTED at the end: each listener that has a slot, and was made awake, was told.
+ * ASSERTED at the end: each listener that lives, has a slot, and was made awake, was told.
  *
  * PASS_BEFORE_BYTE (not broken): close() passes on as soon as the slot is free.
  *
  * BROKEN VARIANTS: NO_PASS_AT_CLOSE PASS_BEFORE_SLOT (before the slot is freed) HIDE_LAST (the
  * connection leaves the handler's table when its slot is free) NO_SECOND_LOOK (whether it is owed)
  * NOT_LEFT (to the thread) LATCH_FIRST (before the flag that says why) NO_LOOK_AT_QUIT (for what
- * was left) QUIT_EARLY (it looks while a handler may still have the latch)
+ * was left) QUIT_EARLY (it looks while a handler may still have the latch) NO_TAKEOVER (what is owed
+ * is not signalled)
  */
 #ifndef NL
 #define NL 3
@@ -56,11 +60,25 @@
 #ifndef QUITS
 #define QUITS 0
 #endif
+#ifndef DEATHS
+#define DEATHS 0
+#endif
 
 #define BIT(n) (1 << (n))
 #define STEP(...) atomic { __VA_ARGS__ }
 #define LATER NL /* the process that claims a slot that was freed */
 #define NP (NL + 1)
+#define NOTIFIER(i) (NP + (i))
+#if DEATHS > 0
+#define MORTAL { skip;
+#define UNLESS_KILLED(p) } unless { dead[p] }
+#define IS_DEAD(p) dead[p]
+#define WATCHES(j) (used[j] && listed[owner[j]] && !dead[owner[j]])
+#else
+#define MORTAL
+#define UNLESS_KILLED(p)
+#define IS_DEAD(p) false
+#endif
 
 byte owed, deferred, asleep = BIT(NL) - 1;
 byte owner[NL];
@@ -71,6 +89,10 @@ byte taken = NL; /* the slot of LATER */
 #if LACKS > 0
 byte lacks = LACKS, quits = QUITS;
 bool left[NP], latch[NP];
+#endif
+#if DEATHS > 0
+byte deaths = DEATHS, gone; /* processes that died and were not taken over */
+bool dead[NP + NN];
 #endif
 
 /* The lowest of the set `from` that is in it; NL: none. */
@@ -133,11 +155,12 @@ inline pass_on(most)
     STEP(sent = 0; k = 0)
 }
 
-proctype Notifier()
+proctype Notifier(byte p)
 {
     byte k, i, sent, head, msk, to;
     bool ok;
 
+    MORTAL
     atomic {                                            /* the commit, under the lock */
         i = 0;
         do
@@ -170,6 +193,7 @@ proctype Notifier()
        pass_on(CHAIN)
     :: atomic { else -> skip }
     fi
+    UNLESS_KILLED(p)
 }
 
 proctype Handler(byte p)
@@ -177,6 +201,7 @@ proctype Handler(byte p)
     byte k, sent, to, me;
     bool ok;
 
+    MORTAL
 end:
     do
     :: atomic {
@@ -217,6 +242,7 @@ end:
 #endif
        STEP(busy[p] = 0)
     od
+    UNLESS_KILLED(p)
 }
 
 #if LACKS > 0
@@ -226,6 +252,7 @@ proctype Thread(byte p)
     byte k, sent, to;
     bool ok;
 
+    MORTAL
 end:
     do
     :: atomic { latch[p] && listed[p] -> latch[p] = 0 }
@@ -252,6 +279,7 @@ end:
        atomic { !busy[p] -> latch[p] = 0 }
 #endif
     od
+    UNLESS_KILLED(p)
 }
 #endif
 
@@ -266,6 +294,7 @@ proctype Close(byte me)
     byte k, sent, to;
     bool ok;
 
+    MORTAL
 end:
     atomic { closes > 0 -> closes-- }
 #ifdef PASS_BEFORE_SLOT
@@ -286,7 +315,71 @@ end:
 #if !defined(NO_PASS_AT_CLOSE) && !defined(PASS_BEFORE_BYTE) && !defined(PASS_BEFORE_SLOT)
     pass_on(CHAIN)
 #endif
+    UNLESS_KILLED(me)
 }
+
+#if DEATHS > 0
+proctype Kill()
+{
+    byte p, j;
+
+end:
+    atomic {
+        deaths > 0 ->
+        deaths--;
+        do
+        :: p < NP + NN - 1 -> p++
+        :: p != LATER || OWNERS > 0 -> break
+        od;
+        dead[p] = 1;
+        gone++;
+        do
+        :: p < NP && j < NL ->
+            pending[p] = 0;
+            if :: owner[j] == p -> held[j] = 0 :: else -> skip fi;
+            j++
+        :: else -> break
+        od;
+        p = 0; j = 0
+    }
+}
+
+/* A process that watched the one that died takes over. */
+proctype Watcher()
+{
+    byte k, sent, to, i, msk;
+    bool ok;
+
+end:
+    do
+    :: atomic {
+        gone > 0 && (WATCHES(0) || WATCHES(1) || WATCHES(NL - 1)) ->
+        gone--;
+        do                                              /* it reaps, under the lock */
+        :: i < NL ->
+            if
+            :: used[i] && dead[owner[i]] -> used[i] = 0; owed = owed & ~BIT(i)
+            :: else -> skip
+            fi;
+            i++
+        :: else -> break
+        od;
+        i = 0
+       }
+       /* PN_CRASH("watch:unlocked") */
+#ifndef NO_TAKEOVER
+       STEP(msk = owed);
+       do
+       :: atomic { msk != 0 -> lowest(msk); msk = msk & ~BIT(k); i = k }
+          signal(i, false)
+       :: atomic { msk == 0 -> i = 0; sent = 0; k = 0; break }
+       od
+#else
+       skip
+#endif
+    od
+}
+#endif
 
 #if OWNERS > 0
 proctype Claim(byte j)
@@ -336,9 +429,13 @@ init
         od;
         i = 0;
         do
-        :: i < NN -> run Notifier(); i++
+        :: i < NN -> run Notifier(NOTIFIER(i)); i++
         :: else -> break
         od;
+#if DEATHS > 0
+        run Kill();
+        run Watcher();
+#endif
         i = 0
     }
 end:
@@ -346,7 +443,7 @@ end:
         timeout ->
         do
         :: i < NL ->
-            assert(!used[i] || (asleep & BIT(i)) || told[owner[i]]);
+            assert(!used[i] || IS_DEAD(owner[i]) || (asleep & BIT(i)) || told[owner[i]]);
             i++
         :: else -> break
         od
