@@ -110,7 +110,8 @@ $(VENV)/.dependencies: $(VENV)/.made pyproject.toml
 	    echo "no CMake >= 3.20: installing it into $(VENV)"; fi; \
 	$(PY) -c "$$REQUIREMENTS" $$have_java $$have_cmake > $(VENV)/requirements.txt
 	@echo "installing what pyproject.toml names (the first time this takes a minute or two)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-compile \
+	    -r $(VENV)/requirements.txt # imports do that, of what they need
 	@touch $@
 
 $(VENV)/.extension: $(VENV)/.dependencies $(NATIVE) $(wildcard spark_jobs/__init__.py)
