@@ -412,8 +412,11 @@ async def test_an_error_of_the_segment_is_logged_and_tried_again(
         assert await heard.upto(1) == ["x"]
 
 
+@pytest.mark.parametrize("reads", [False, True], ids=["at-once", "while-it-reads"])
 @in_loop
-async def test_an_error_while_it_stops(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_while_it_stops(
+    case: Case, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
     close, failures = AsyncPubSub.close, iter([pynotify.LockTimeout("no lock in time")])
 
     async def failing_once(self: Any) -> None:
@@ -425,6 +428,9 @@ async def test_an_error_while_it_stops(case: Case, monkeypatch: pytest.MonkeyPat
     broker, heard = case.broker(), Heard()
     broker.subscriber("news")(heard.add)
     await broker.start()
+    if reads:
+        await broker.publish("x", "news")
+        assert await heard.upto(1) == ["x"]
     with pytest.raises(ExceptionGroup, match="Failed to stop subscribers"):
         await broker.stop()
     assert asyncio.all_tasks() == {asyncio.current_task()}

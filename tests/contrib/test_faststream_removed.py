@@ -86,13 +86,13 @@ async def test_a_segment_that_is_removed_in_a_handler(
 @in_loop
 async def test_a_request_whose_segment_is_removed(case: Case) -> None:
     """Its answer will not come, so it does not wait for it."""
-    broker, at_work = case.broker(), asyncio.Event()
+    broker, at_work, over = case.broker(), asyncio.Event(), asyncio.Event()
 
     @broker.subscriber(**case.at("q"))
     async def handle(m: Any) -> str:
         at_work.set()
-        await asyncio.Event().wait()
-        return "never"
+        await over.wait()
+        return "too late"
 
     async with case.started(broker):
         asking = asyncio.create_task(broker.request("x", **case.at("q"), timeout=None))
@@ -100,3 +100,4 @@ async def test_a_request_whose_segment_is_removed(case: Case) -> None:
         pynotify.unlink(case.segment, force=True)
         with pytest.raises(pynotify.ConnectionLost):
             await within(asking)
+        over.set()

@@ -251,17 +251,22 @@ class _Channel:
             except Error as error:
                 gone = self._pubsub is not None and self._session.is_lost(self._connection)
                 if gone:
-                    await self._unsubscribe()
+                    with contextlib.suppress(Error):
+                        await self._unsubscribe()
+                    self._pubsub = None
                 if not gone or not self._lasting:
                     self._put(error)
                     return
         await self._unsubscribe()  # it was over while it subscribed again
 
     async def _unsubscribe(self) -> None:
-        pubsub, self._pubsub = self._pubsub, None
+        """When that fails the subscription is still there, and the next call does it."""
+        pubsub = self._pubsub
         if pubsub is not None:
             with contextlib.suppress(SegmentUnlinked, InterfaceError):
                 await pubsub.close()
+            if self._pubsub is pubsub:
+                self._pubsub = None
 
     async def _read_all(self, pubsub: AsyncPubSub) -> None:
         async for received in pubsub:
