@@ -543,10 +543,23 @@ static void notify_and_stay(void *label)
     raise(SIGSTOP);
 }
 
+/* How many have not ended; the others are 0 afterwards. */
+static int how_many_left(pid_t sleeper[SLEEPERS])
+{
+    int left = 0;
+    for (int i = 0; i < SLEEPERS; i++) {
+        if (sleeper[i] != 0 && waitpid(sleeper[i], NULL, WNOHANG) == sleeper[i])
+            sleeper[i] = 0;
+        left += sleeper[i] != 0;
+    }
+    return left;
+}
+
 /*
  * This process calls nothing until topics are open.  The first `deaths` of the sleepers die at
  * their label; the finder at its own, or it is stopped when its call is over.  False: some did not,
- * since one had not quite gone to sleep, and found the death, or came when all was over.
+ * since one had not quite gone to sleep, and found the death, or came when all was over.  Such a one
+ * may die at any time after that.
  */
 static bool are_opened_by_sleepers(const char *sleepers_label, int deaths,
                                    const char *finders_label)
@@ -573,21 +586,19 @@ static bool are_opened_by_sleepers(const char *sleepers_label, int deaths,
     for (int i = 0; i < stopped; i++)
         CHECK_OK(kill(sleeper[i], SIGCONT));
     CHECK(repair()->steps > 10 * pn_repair_steps); /* more than the finder has made */
-    int left = SLEEPERS;
-    for (int i = 0; i < SLEEPERS; i++)
-        if (waitpid(sleeper[i], NULL, WNOHANG) == sleeper[i])
-            sleeper[i] = 0, left--;
+    int left;
+    CHECK_SOON(asleep() == (uint32_t) (left = how_many_left(sleeper))); /* the dead are gone */
     CHECK(left >= SLEEPERS - deaths);
-    CHECK_SOON(asleep() == (uint32_t) left); /* those that died are gone */
     if (lives) {
         CHECK_OK(kill(finder, SIGKILL));
         CHECK_KILLED(finder, SIGKILL);
     }
     for (int i = 0; i < left; i++)
         publish(conn, topic, "last");
-    for (int i = 0; i < SLEEPERS; i++)
-        if (sleeper[i] != 0)
-            CHECK_CHILD(sleeper[i], 0);
+    for (int i = 0; i < SLEEPERS; i++) {
+        int status = sleeper[i] != 0 ? reap(sleeper[i]) : 0;
+        CHECK(status == 0 || (i < deaths && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+    }
     pn_rebuild_units = PN_REBUILD_UNITS;
     close_all();
     return lives == (finders_label == NULL) && left == SLEEPERS - deaths;
