@@ -558,8 +558,8 @@ static int how_many_left(pid_t sleeper[SLEEPERS])
 /*
  * This process calls nothing until topics are open.  The first `deaths` of the sleepers die at
  * their label; the finder at its own, or it is stopped when its call is over.  False: some did not,
- * since one had not quite gone to sleep, and found the death, or came when all was over.  Such a one
- * may die at any time after that.
+ * since one had not quite gone to sleep, and found the death, or came when all was over.  Such a
+ * one may die at any time after that.
  */
 static bool are_opened_by_sleepers(const char *sleepers_label, int deaths,
                                    const char *finders_label)
