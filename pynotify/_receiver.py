@@ -437,12 +437,7 @@ class Receiver(Inlet):
             # In a signal handler that interrupted this the interrupted one goes on with it.
             if self._changing or self.handle.closed or self.handle.is_foreign:
                 return
-            try:
-                self._changing = True
-                while self._unsubscribe_closed():
-                    pass
-            finally:
-                self._changing = False
+            self._unsubscribe_all_closed()
         self._unsubscribe_left(waits=False)
 
     def close_inbox(self, inbox: Inbox) -> None:
@@ -467,14 +462,18 @@ class Receiver(Inlet):
                     self._left = False
                     if self.handle.closed or self.handle.is_foreign:
                         return
-                    try:
-                        self._changing = True
-                        while self._unsubscribe_closed():
-                            pass
-                    finally:
-                        self._changing = False
+                    self._unsubscribe_all_closed()
                 finally:
                     self._subscribing.release()
+
+    def _unsubscribe_all_closed(self) -> None:
+        """With `_subscribing`."""
+        try:
+            self._changing = True
+            while self._unsubscribe_closed():
+                pass
+        finally:
+            self._changing = False
 
     def _unsubscribe_closed(self) -> bool:
         """UNSUBSCRIBE what no inbox has any more; whether one was closed meanwhile."""
