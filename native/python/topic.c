@@ -1,11 +1,12 @@
 /*
- * topic.c - Publisher, the base of topics: publish() of just a body, outside of a transaction.
+ * topic.c - Publisher, the base of topics: publish() without headers, outside of a transaction.
  *
  * Whatever is out of the ordinary is left to the method _publish_otherwise(), which does the whole
  * again.  So is a durable topic, whose publishing writes, and may sync, without the GIL.
  */
 #include "hot.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -17,8 +18,51 @@ struct publisher {
     char in_memory;         /* not durable: at most a full memory's overflow is written */
 };
 
+#define LONGEST 4e9 /* seconds; pynotify/topics/_options.py clips what is above */
+
+/* A float or int of seconds that is neither negative nor clipped, in nanoseconds. */
+static bool plain_seconds(PyObject *value, int64_t *ns)
+{
+    double seconds;
+    if (PyFloat_CheckExact(value)) {
+        seconds = PyFloat_AsDouble(value);
+    } else if (PyLong_CheckExact(value)) {
+        int overflow;
+        seconds = (double) PyLong_AsLongLongAndOverflow(value, &overflow);
+        if (overflow != 0)
+            return false;
+    } else {
+        return false;
+    }
+    if (!(seconds >= 0 && seconds <= LONGEST))
+        return false;
+    *ns = llrint(seconds * 1e9); /* half to even, as round() */
+    return true;
+}
+
+/* delay= and ttl=, if all of `names` are these and plain. */
+static bool plain_times(PyObject *const *values, PyObject *names, struct pn_message_in *message)
+{
+    for (Py_ssize_t i = 0, n = PyTuple_Size(names); i < n; i++) {
+        PyObject *name = PyTuple_GetItem(names, i);
+        if (PyUnicode_CompareWithASCIIString(name, "delay") == 0) {
+            if (!plain_seconds(values[i], &message->delay_ns))
+                return false;
+        } else if (PyUnicode_CompareWithASCIIString(name, "ttl") == 0) {
+            if (values[i] == Py_None)
+                continue;
+            if (!plain_seconds(values[i], &message->ttl_ns) || message->ttl_ns == 0)
+                return false;
+        } else {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Whether it was published, and the id; or the core's error. */
-static bool published(struct publisher *p, PyObject *body, int64_t *number)
+static bool published(struct publisher *p, PyObject *body, struct pn_message_in *message,
+                      int64_t *number)
 {
     struct pn_py_text data;
     if (!p->in_memory || p->handle == NULL || p->transactions == NULL ||
@@ -31,7 +75,11 @@ static bool published(struct publisher *p, PyObject *body, int64_t *number)
         return false;
     }
     int before = pn_set_never_wait(1);
-    *number = pn_topic_publish_body(port->conn, p->ref, data.at, (size_t) data.len);
+    message->body = data.at;
+    message->body_len = (size_t) data.len;
+    uint64_t id;
+    int rc = pn_topic_publish(port->conn, NULL, p->ref, message, &id);
+    *number = rc < 0 ? rc : (int64_t) id;
     pn_set_never_wait(before);
     return *number != -PN_ELOCKBUSY && *number != -PN_EROOMBUSY;
 }
@@ -66,8 +114,10 @@ static PyObject *publish_otherwise(PyObject *self, PyObject *const *args, Py_ssi
 static PyObject *publish(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
 {
     struct publisher *p = (struct publisher *) self;
+    struct pn_message_in message = {0};
     int64_t number;
-    if (n != 1 || names != NULL || !published(p, args[0], &number))
+    if (n != 1 || (names != NULL && !plain_times(args + 1, names, &message)) ||
+        !published(p, args[0], &message, &number))
         return publish_otherwise(self, args, n, names);
     if (number >= 0)
         return id_of(number);

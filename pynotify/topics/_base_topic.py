@@ -74,13 +74,9 @@ class BaseTopic(Publisher):
     ) -> str:
         """Publish in the caller's transaction, if there is one.  May be repeated."""
         transactions = self._link.transactions
-        data = transactions.attempt(encode_body, body)
-        message = transactions.attempt(MessageIn, delay, ttl, headers)
-        native = message.native
-        native.body = content = ffi.from_buffer("char[]", data)
-        native.body_len = len(content)
+        message = transactions.attempt(MessageIn.of_one, body, delay, ttl, headers)
         number = ffi.new("uint64_t *")
-        transactions.run_deferred(lib.pn_topic_publish, self._ref, native, number)
+        transactions.run_deferred(lib.pn_topic_publish, self._ref, message.native, number)
         return f"{number[0]:016x}"
 
     def _publish_body(self, body: str | Buffer) -> str:

@@ -31,19 +31,43 @@ def encode_body(body: str | Buffer) -> bytes:
 
 
 class MessageIn:
-    """A pn_message_in with everything but the body; `native` lives as long as this."""
+    """A pn_message_in; `native` lives as long as this.  Of several bodies none is in it."""
 
-    __slots__ = ("_headers", "native")
+    __slots__ = ("_kept", "native")
 
-    def __init__(self, delay: float, ttl: float | None, headers: Mapping[str, str] | None) -> None:
-        encoded = encode_headers(headers)
-        self._headers = ffi.from_buffer("char[]", encoded)
+    def __init__(
+        self,
+        delay: float,
+        ttl: float | None,
+        headers: Mapping[str, str] | None,
+        body: bytes = b"",
+    ) -> None:
         native = ffi.new("pn_message_in *")
-        native.headers = self._headers
-        native.headers_len = len(encoded)
+        kept = []
+        if body:
+            native.body = content = ffi.from_buffer("char[]", body)
+            native.body_len = len(body)
+            kept.append(content)
+        if headers:
+            encoded = encode_headers(headers)
+            native.headers = content = ffi.from_buffer("char[]", encoded)
+            native.headers_len = len(encoded)
+            kept.append(content)
         native.delay_ns = seconds_to_ns("delay", delay)
         native.ttl_ns = 0 if ttl is None else positive_to_ns("ttl", ttl)
+        self._kept = kept
         self.native: Any = native
+
+    @classmethod
+    def of_one(
+        cls,
+        body: str | Buffer,
+        delay: float,
+        ttl: float | None,
+        headers: Mapping[str, str] | None,
+    ) -> MessageIn:
+        """The whole of one message."""
+        return cls(delay, ttl, headers, encode_body(body))
 
 
 def parse_id(message_id: str) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
+import math
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -23,6 +25,7 @@ from nomemory import without_memory_at
 from programs import ROOT, environment
 from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet, Taker
 from pynotify.topics import Topic
+from pynotify.topics._message import _EXPIRES
 from receiving import PATIENCE, payloads, wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call
@@ -258,6 +261,77 @@ def test_published_bodies_and_ids(conn: pynotify.Connection) -> None:
     assert all(len(i) == 16 and i == f"{int(i, 16):016x}" for i in ids)
     assert len(set(ids)) == 7 and ids == sorted(ids)
     assert bodies(topic) == [b"a", "\u00fc".encode(), b"c", b"d", b"e", b"f", b"g"]
+
+
+def test_delay_and_ttl_are_taken_in_one_call_where_they_are_plain(
+    conn: pynotify.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = conn.topic("t")
+    channel = topic.channel("k")
+    left = []
+    otherwise = type(topic)._publish_otherwise
+
+    def watched(self: Any, *arguments: Any) -> str:
+        left.append(arguments[1:])
+        return otherwise(self, *arguments)
+
+    monkeypatch.setattr(type(topic), "_publish_otherwise", watched)
+    plain: list[dict[str, Any]] = [
+        {"delay": 3600},
+        {"delay": 3600.5, "ttl": None},
+        {"delay": 4e9, "ttl": 4e9},
+        {"ttl": 2**31, "delay": 3600},
+    ]
+    for given in plain:
+        topic.publish("a", **given)
+    assert left == []
+    others: list[dict[str, Any]] = [
+        {"delay": 2**70},
+        {"delay": 4e9 + 1},
+        {"delay": type("F", (float,), {})(3600)},
+        {"ttl": type("F", (float,), {})(3600), "delay": 3600},
+        {"delay": 3600, "headers": {"h": "i"}},
+    ]
+    for given in others:
+        topic.publish("a", **given)
+    assert len(left) == len(others)
+    assert channel.stats().deferred == len(plain) + len(others)
+    wrong: list[tuple[dict[str, Any], type[Exception]]] = [
+        ({"delay": -1}, ValueError),
+        ({"delay": math.nan}, ValueError),
+        ({"delay": math.inf}, ValueError),
+        ({"delay": True}, TypeError),
+        ({"delay": "1"}, TypeError),
+        ({"ttl": 0}, ValueError),
+        ({"ttl": 0.0}, ValueError),
+        ({"ttl": -1}, ValueError),
+    ]
+    for given, error in wrong:
+        with pytest.raises(error, match=next(iter(given))):
+            topic.publish("a", **given)
+    for body in (None, 1):
+        with pytest.raises(TypeError, match="body must be"):
+            topic.publish(body, delay=3600)  # type: ignore[arg-type]
+    with pytest.raises(pynotify.ProgrammingError):
+        topic.publish("", delay=3600)
+    assert channel.stats().deferred == len(plain) + len(others)
+
+
+def test_delay_and_ttl_mean_the_same_however_they_are_written(conn: pynotify.Connection) -> None:
+    topic = conn.topic("t")
+    own = type("F", (float,), {})  # which C leaves to Python
+    with topic.channel("k").consumer() as consumer:
+        for ttl in [1000, 1000.1, 12345.678901234567, 4e9, 3999999999]:
+            for given in (ttl, own(ttl)):
+                begin = time.monotonic_ns()
+                topic.publish("a", ttl=given)
+                end = time.monotonic_ns()
+                message = consumer.get(5)
+                since = message._fields[_EXPIRES] - round(ttl * 1_000_000_000)
+                assert begin <= since <= end
+                message.finish()
+        topic.publish("due", delay=0.001)
+        assert consumer.get(5).body == b"due"
 
 
 def test_bodies_that_are_refused(conn: pynotify.Connection) -> None:
