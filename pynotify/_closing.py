@@ -10,22 +10,23 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-def is_inside_a_call() -> bool:
-    """Whether the caller was called in the middle of another call of ours, by a signal handler say.
+def is_inside_a_call(of: tuple[str, ...] = ("pynotify", "psycopg")) -> bool:
+    """Whether the caller was called in the middle of another call of ours, by a signal handler say,
+    or of one of psycopg, whose connections have locks, too.  `of`: packages, or modules.
 
     That call may hold a lock, and goes on when the caller returns.  So the caller must not wait for
     another thread, which may need that lock.
     """
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way to know
-    while frame is not None and _is_ours(frame):
+    while frame is not None and _is_of(frame, ("pynotify",)):
         frame = frame.f_back
-    while frame is not None and not _is_ours(frame):
+    while frame is not None and not _is_of(frame, of):
         frame = frame.f_back
     return frame is not None
 
 
-def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == "pynotify"
+def _is_of(frame: FrameType, packages: tuple[str, ...]) -> bool:
+    return f"{frame.f_globals.get('__name__')}.".startswith(tuple(f"{each}." for each in packages))
 
 
 class ClosedByWith:

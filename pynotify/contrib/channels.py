@@ -27,6 +27,7 @@ import msgpack
 from channels.exceptions import ChannelFull, MessageTooLarge
 from channels.layers import BaseChannelLayer
 
+from pynotify._connect import is_gone
 from pynotify._finalizing import OwnDescriptor
 from pynotify._locks import Lock, RLock
 from pynotify._log import logger
@@ -35,10 +36,21 @@ from pynotify._types import Gap
 from pynotify.contrib._mailbox import Mailbox, closed
 from pynotify.contrib._names import connect_preferring, fitting, limit_of
 from pynotify.contrib._own import PerProcess
-from pynotify.errors import Error, PayloadTooLong, QueueFull, SegmentFull, Timeout, TopicFull
+from pynotify.errors import (
+    ConnectionLost,
+    Error,
+    InterfaceError,
+    PayloadTooLong,
+    QueueFull,
+    SegmentFull,
+    SegmentUnlinked,
+    Timeout,
+    TopicFull,
+)
 from pynotify.pubsub import PubSub
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from typing import Unpack
 
     from pynotify._open_options import OpenOptions
@@ -51,6 +63,8 @@ _LARGE = 1 << 16
 #: The channel of each topic.
 _QUEUE = "layer"
 _TOPIC_NAME = 64
+#: What calls raise once the segment was removed.
+_LOST = (SegmentUnlinked, ConnectionLost, InterfaceError)
 
 
 class _Hub:
@@ -99,6 +113,17 @@ class _Hub:
         self._end()
         self.connection.close()
 
+    def lose(self) -> None:
+        """The process has another hub from now on."""
+        self.pubsub.close()
+        self._end()
+
+    def lose_if_gone(self) -> None:
+        """Raise the error that is handled again, unless it is that the segment was removed."""
+        if not is_gone(self.connection):
+            raise  # noqa: PLE0704 - in a handler
+        self.lose()
+
     def _end(self) -> None:
         """Wake the tasks that wait: the channels of this process go with what it has."""
         with self._lock:
@@ -119,8 +144,7 @@ class _Hub:
                 self.read()
         except Error as error:
             logger.error("channel layer: it does not listen any more: %s", error)
-            self.pubsub.close()
-            self._end()
+            self.lose()
 
     def read(self) -> None:
         """Deliver everything that was sent before the call, in order."""
@@ -190,7 +214,11 @@ class _Hub:
             self.discard(group, channel)
 
     async def receive(self, channel: str) -> bytes:
-        self.read()
+        try:
+            self.read()
+        except _LOST as error:
+            self.lose_if_gone()
+            raise closed() from error
         with self._lock:
             if self.ended:
                 raise closed()
@@ -341,9 +369,10 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
         body = self.serialize(message)
         try:
             if "!" in channel:
-                await self._publish(self.address(_client_of(channel)), "send", channel, body)
+                address = self.address(_client_of(channel))
+                await self._call(lambda hub: self._publish(hub, address, "send", channel, body))
             else:
-                await _off_loop_if_large(body, self._enqueue, channel, body)
+                await self._call(lambda hub: self._enqueue(hub, channel, body))
         except (QueueFull, TopicFull, SegmentFull) as error:
             raise ChannelFull(str(error)) from error
         except PayloadTooLong as error:
@@ -370,7 +399,9 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
         """
         self.require_valid_group_name(group)
         self.require_valid_channel_name(channel)
-        hub = self._hub.get()
+        await self._call(lambda hub: self._add(hub, group, channel))
+
+    async def _add(self, hub: _Hub, group: str, channel: str) -> None:
         if "!" not in channel:
             hub.pubsub.subscribe(self._member_address(group, channel, hub))
             hub.outside.bump()
@@ -380,46 +411,53 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
             address = self.address(_client_of(channel))
             if hub.connection.listeners(address):
                 request = hub.ask()
-                await self._publish(address, "add", group, (channel, hub.client, request))
+                await self._publish(hub, address, "add", group, (channel, hub.client, request))
                 await hub.added_elsewhere(request, address, self.expiry)
 
     async def group_discard(self, group: str, channel: str) -> None:
         """Take a channel out of a group; one that is no member is no error."""
         self.require_valid_group_name(group)
         self.require_valid_channel_name(channel)
-        hub = self._hub.get()
+        await self._call(lambda hub: self._discard(hub, group, channel))
+
+    async def _discard(self, hub: _Hub, group: str, channel: str) -> None:
         if "!" not in channel:
             hub.pubsub.unsubscribe(self._member_address(group, channel, hub))
         elif _client_of(channel) == hub.client:
             hub.discard(group, channel)
         else:
-            await self._publish(self.address(_client_of(channel)), "discard", group, channel)
+            address = self.address(_client_of(channel))
+            await self._publish(hub, address, "discard", group, channel)
 
     async def group_send(self, group: str, message: dict[str, Any]) -> None:
         """Send a message to each member of a group; those that are full do not get it."""
         assert isinstance(message, dict), "message is not a dict"
         self.require_valid_group_name(group)
         body = self.serialize(message)
-        hub = self._hub.get()
+        await self._call(lambda hub: self._spread(hub, group, body))
+
+    async def _spread(self, hub: _Hub, group: str, body: bytes) -> None:
         try:
-            await self._publish(self.group_address(group, hub.limit), "group", group, body)
+            await self._publish(hub, self.group_address(group, hub.limit), "group", group, body)
         except QueueFull as error:
             logger.warning("channel layer: not sent to group %s: %s", group, error)
         start = self._members(group)
         for name in hub.connection.channels(start) if hub.outside.value else ():
             try:
-                await _off_loop_if_large(body, self._enqueue, name[len(start) :], body)
+                await self._enqueue(hub, name[len(start) :], body)
             except (ChannelFull, TopicFull, SegmentFull):
                 logger.info("channel %s over capacity in group %s", name[len(start) :], group)
 
     async def flush(self) -> None:
         """Empty all channels and groups, those of other processes when they receive it."""
-        hub = self._hub.get()
+        await self._call(self._flush)
+
+    async def _flush(self, hub: _Hub) -> None:
         hub.flush()
         for name in hub.pubsub.channels:
             if name.startswith(f"{self.prefix}:n:"):
                 hub.pubsub.unsubscribe(name)
-        await self._publish(self.address("all"), "flush", hub.client, None)
+        await self._publish(hub, self.address("all"), "flush", hub.client, None)
         for name in hub.connection.topics():
             if name.startswith(f"{self.prefix}."):
                 hub.connection.topic(name).empty()
@@ -481,13 +519,31 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
         """A connection for this process."""
         return connect_preferring(self.segment, self._wakeup, **self._options)
 
+    async def _call(self, act: Callable[[_Hub], Awaitable[None]]) -> None:
+        """Do something with the hub; once more, with another one, when its segment is gone."""
+        hub = self._hub.get()
+        try:
+            await act(hub)
+        except _LOST:
+            hub.lose_if_gone()
+            await act(self._hub.get())
+
     async def _dequeue(self, topic: str) -> bytes:
         hub = self._hub.get()
+        waited = False
         while True:
-            consumer = hub.consumer(topic)
-            body = hub.take(consumer)
+            try:
+                consumer = hub.consumer(topic)
+                body = hub.take(consumer)
+            except _LOST as error:
+                hub.lose_if_gone()
+                if waited:
+                    raise closed() from error
+                hub = self._hub.get()
+                continue
             if body is not None:
                 return body
+            waited = True
             await self._readable(hub, consumer.fileno())
 
     async def _readable(self, hub: _Hub, descriptor: int) -> None:
@@ -530,13 +586,16 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
             if not future.done():
                 future.set_exception(closed())
 
-    async def _publish(self, address: str, kind: str, name: str, body: Any) -> None:
+    async def _publish(self, hub: _Hub, address: str, kind: str, name: str, body: Any) -> None:
         until = time.monotonic() + self.expiry
         packed = msgpack.packb((kind, name, until, body))
-        await _off_loop_if_large(packed, self._hub.get().pubsub.publish, address, packed)
+        await _off_loop_if_large(packed, hub.pubsub.publish, address, packed)
 
-    def _enqueue(self, channel: str, body: bytes) -> None:
-        topic = self._hub.get().connection.topic(self._topic_name(channel))
+    async def _enqueue(self, hub: _Hub, channel: str, body: bytes) -> None:
+        await _off_loop_if_large(body, self._put, hub, channel, body)
+
+    def _put(self, hub: _Hub, channel: str, body: bytes) -> None:
+        topic = hub.connection.topic(self._topic_name(channel))
         if topic.stats().unfinished >= self.get_capacity(channel):
             raise ChannelFull(channel)
         topic.publish(body, ttl=self.expiry)

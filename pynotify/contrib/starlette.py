@@ -353,7 +353,7 @@ class Broadcast:
         """Send a str, bytes or anything JSON to the members of a group; the id it gets.
 
         All workers get the messages of all groups in one order.  Raises `QueueFull` when a worker
-        does not read.
+        does not read and, with `replay`, `PayloadTooLong` for more than the segment's `max_body`.
         """
         self._open()
         message = Message(group, os.urandom(16).hex(), data)

@@ -27,10 +27,11 @@ class LockFile:
         self.inode = os.fstat(self.fd).st_ino
 
     def _lock(self, kind: int, at: int, length: int) -> bool:
-        if self.fd < 0:
+        wanted = _FLOCK.pack(kind, 0, at, length, 0)
+        if self.fd < 0:  # no call comes between this and its use: a signal handler may close it
             return False
         try:
-            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, 0, at, length, 0))
+            fcntl.fcntl(self.fd, fcntl.F_OFD_SETLK, wanted)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
@@ -50,8 +51,11 @@ class LockFile:
         self._lock(fcntl.F_UNLCK, at, length)
 
     def is_free(self, at: int) -> bool:
-        """Whether no other has a lock on the byte."""
-        found = fcntl.fcntl(self.fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0))
+        """Whether no other has a lock on the byte; False when this was closed."""
+        wanted = _FLOCK.pack(fcntl.F_WRLCK, 0, at, 1, 0)
+        if self.fd < 0:
+            return False
+        found = fcntl.fcntl(self.fd, fcntl.F_OFD_GETLK, wanted)
         return bool(_FLOCK.unpack(found)[0] == fcntl.F_UNLCK)
 
     @property

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from psycopg import pq
 
+from pynotify._closing import is_inside_a_call
 from pynotify._finalizing import WeakKeyDictionary
 from pynotify._hot import finalizer
 from pynotify._inbox import take_out
@@ -458,9 +459,25 @@ class PostgresTransport(BasePostgresTransport):
         os.eventfd_write(self._bell, 1)
 
     def close(self, *, with_connection: bool) -> None:
-        """Stop receiving, and close the connection if asked to."""
+        """Stop receiving, and close the connection if asked to.
+
+        In a signal handler it does not wait for a statement that the handler has interrupted.  Then
+        the connection goes on listening, and the bell goes with the transport.
+        """
         if self._bell < 0:
             return
+        if self._is_used_below():
+            self._channels.clear()  # nothing is put there from now on
+        else:
+            self._leave()
+        if with_connection:
+            self.connection.close()
+
+    def _is_used_below(self) -> bool:
+        """Whether the connection's lock may be that of a call which a signal handler interrupts."""
+        return self.connection.lock.locked() and is_inside_a_call(("psycopg", __name__))
+
+    def _leave(self) -> None:
         try:
             with contextlib.suppress(ConnectionLost, ProgrammingError):
                 for channel in tuple(self._channels):
@@ -470,8 +487,6 @@ class PostgresTransport(BasePostgresTransport):
             with self.connection.lock:  # no thread is about to ring it
                 self._channels.clear()
                 self._close_bell()
-            if with_connection:
-                self.connection.close()
 
     def _close_bell(self) -> None:
         bell, self._bell = self._bell, -1

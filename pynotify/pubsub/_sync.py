@@ -395,8 +395,8 @@ class PubSub(ClosedByWith, State):
         """Listen to nothing any more; `run` returns.  Closing twice is allowed.
 
         The connection stays open, unless a function made it.  In a signal handler it waits for no
-        other thread; but over psycopg it runs UNLISTEN, which waits for the connection's lock, and
-        so for ever when the handler has interrupted a statement.  There, let it set a flag.
+        other thread, and over psycopg for no statement that the handler has interrupted: then there
+        is no UNLISTEN, and the connection goes on listening, to nothing of this PubSub's.
         """
         transport = self._transport
         if self._closed and transport is None:

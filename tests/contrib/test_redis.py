@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from requirement import require
 from workers import ROOT
 
 try:
+    import redis as redis_py
+    import redis.asyncio as redis_asyncio
     from redis.exceptions import ConnectionError as RedisConnectionError
     from redis.exceptions import ResponseError
 
@@ -36,6 +38,10 @@ def client(segment_name: str) -> Iterator[redis.Redis]:
     with redis.Redis(segment_name) as made:
         yield made
     made.connection_pool.disconnect()
+
+
+def of_a_pool(url: str) -> redis.Redis:
+    return redis.Redis.from_pool(redis.ConnectionPool.from_url(url))
 
 
 def test_messages_are_those_of_redis(client: redis.Redis) -> None:
@@ -261,20 +267,52 @@ def test_the_segment_is_gone(client: redis.Redis, segment_name: str) -> None:
                 p.get_message(timeout=PATIENCE)
 
 
-def test_urls(segment_name: str) -> None:
-    client = redis.Redis.from_url(f"pynotify://{segment_name}?decode_responses=1")
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(redis, redis_py), (tasks, redis_asyncio)], ids=["", "asyncio"]
+)
+def test_what_programs_name_beside_the_client(ours: Any, theirs: Any) -> None:
+    """`except redis.ConnectionError`, `p: redis.client.PubSub`."""
+    errors = {name for name in theirs.__all__ if name.endswith(("Error", "Exception"))}
+    assert {"ConnectionError", "TimeoutError", "PubSubError"} < errors
+    for name in (*errors, "Subscription", "client"):
+        assert getattr(ours, name) is getattr(theirs, name)
+    assert ours.StrictRedis is ours.Redis
+
+
+def test_health_is_not_asked_for(client: redis.Redis, segment_name: str) -> None:
+    """Each look for a message would send a PING, and find the answer in the place of a message."""
+
+    async def run() -> Any:
+        other = tasks.Redis(segment_name, health_check_interval=1)
+        async with other, other.pubsub() as p:
+            await p.subscribe("c")
+            await other.publish("c", "x")
+            return [(await p.get_message(timeout=PATIENCE))["type"] for _ in range(2)]
+
+    assert asyncio.run(run()) == ["subscribe", "message"]
+    asking = redis.Redis(segment_name, health_check_interval=1)
+    with asking, asking.pubsub() as p:
+        p.subscribe("c")
+        client.publish("c", "x")
+        got = [p.get_message(timeout=PATIENCE)["type"] for _ in range(2)]
+    assert got == ["subscribe", "message"]
+
+
+@pytest.mark.parametrize("make", [redis.from_url, redis.Redis.from_url, of_a_pool])
+def test_urls(segment_name: str, make: Callable[[str], redis.Redis]) -> None:
+    client = make(f"pynotify://{segment_name}?decode_responses=1")
     with client, client.pubsub() as p:
         p.subscribe("c")
         assert p.get_message(timeout=PATIENCE)["channel"] == "c"
     with pytest.raises(ValueError, match="pynotify://SEGMENT"):
-        redis.Redis.from_url("redis://localhost")
+        make("redis://localhost")
     with pytest.raises(pynotify.ProgrammingError):
         redis.Redis("a/b")
 
 
 def test_asyncio(segment_name: str) -> None:
     async def run() -> list[Any]:
-        client = tasks.Redis(segment_name, decode_responses=True)
+        client = tasks.from_url(f"pynotify://{segment_name}?decode_responses=true")
         async with client, client.pubsub() as p, client.pubsub() as q:
             await p.subscribe("foo")
             await q.psubscribe("f*")

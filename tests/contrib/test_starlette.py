@@ -322,6 +322,25 @@ def test_replay_in_a_group_of_any_name(segment_name: str, group: str) -> None:
     asyncio.run(run())
 
 
+def test_the_size_of_what_is_kept(segment_name: str) -> None:
+    """The segment's largest message of a topic, which is told."""
+
+    async def run() -> None:
+        broadcast = Broadcast(segment_name, replay=2, max_body=2 << 20)
+        async with broadcast, broadcast.join("c") as member:
+            large = "x" * 2_000_000
+            await broadcast.publish("c", "first")
+            await broadcast.publish("c", large)
+            with pytest.raises(pynotify.PayloadTooLong, match="max_body"):
+                await broadcast.publish("c", large * 2)
+            await broadcast.publish("c", "last")
+            assert await take(member, 3) == ["first", large, "last"]
+            async with broadcast.join("c", last_id="unknown") as late:
+                assert await take(late, 3) == [pynotify.Gap(0, "not kept"), large, "last"]
+
+    asyncio.run(run())
+
+
 def test_replay_of_several_groups(segment_name: str) -> None:
     """Nothing twice, in the order in which it was published, and a Gap where something is gone."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import pynotify
-from interrupting import At, at_places
+from interrupting import WHOLE, Anywhere, At, at_places
 from programs import Program
 from pubsub.conftest import NewPubSub
 from pubsub.objects import objects, take
@@ -334,3 +335,64 @@ def test_ctrl_c_in_reading_leaves_the_connection_free(conn: Any, new_pubsub: New
         assert Call(conn.execute, "SELECT 1").result().fetchone() == (1,)
 
     at_places(attempt, whole=True)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+@pytest.mark.parametrize("how", ["execute", "publish", "subscribe", "unsubscribe", "run"])
+def test_a_handler_closes(
+    conn: Any, new_pubsub: NewPubSub, channel: str, how: str, whole: bool
+) -> None:
+    """It may have interrupted what holds the connection's lock, for which it does not wait."""
+
+    def attempt(at: At) -> None:
+        pubsub = new_pubsub(conn)
+        pubsub.subscribe(channel)
+        calls: dict[str, Callable[[], object]] = {
+            "execute": lambda: conn.execute("SELECT 1"),
+            "publish": lambda: pubsub.publish(channel, LONG),
+            "subscribe": lambda: pubsub.subscribe("other"),
+            "unsubscribe": lambda: pubsub.unsubscribe(channel),
+            "run": lambda: pubsub.run(0),
+        }
+
+        def interrupted() -> None:
+            with contextlib.suppress(pynotify.InterfaceError):  # closed
+                calls[how]()
+
+        at._handle = pubsub.close  # type: ignore[method-assign]
+        Call(lambda: at.attempt(interrupted)).result()
+        assert pubsub.closed is at.reached
+        pubsub.close()
+        assert pubsub._transport is None
+        assert Call(conn.execute, "SELECT 1").result().fetchone() == (1,)
+
+    at_places(attempt, whole=whole, kind=Anywhere)
+
+
+@pytest.mark.parametrize("whole", WHOLE)
+def test_a_handler_closes_what_another_thread_runs(
+    conn: Any, new_pubsub: NewPubSub, whole: bool
+) -> None:
+    """That thread may wait for the statement which the handler has interrupted."""
+
+    def attempt(at: At) -> None:
+        pubsub = new_pubsub(conn)
+        pubsub.subscribe("a")
+        running = Call(pubsub.run)
+        wait_until(lambda: not _is_free(pubsub._receiving), "it receives")
+        at._handle = pubsub.close  # type: ignore[method-assign]
+        Call(lambda: at.attempt(lambda: conn.execute("SELECT 1"))).result()
+        if not at.reached:
+            pubsub.close()
+        running.result()
+        assert pubsub._transport is None
+        assert listening(conn) == set()
+
+    at_places(attempt, whole=whole, kind=Anywhere)
+
+
+def _is_free(lock: Any) -> bool:
+    if not lock.acquire(blocking=False):
+        return False
+    lock.release()
+    return True

@@ -137,14 +137,15 @@ def at_places(
     *,
     whole: bool,
     exception: type[BaseException] = Interruption,
+    kind: type[At] = At,
 ) -> int:
     """Make the attempt with an exception at each place, or at some; how many places it has."""
-    attempt(At(0))  # the first one fills caches, and has more places
-    count = At(0)
+    attempt(kind(0))  # the first one fills caches, and has more places
+    count = kind(0)
     attempt(count)
     for place in _chosen(count.passed, whole=whole):
-        attempt(At(place, exception))
-    attempt(At(0))
+        attempt(kind(place, exception))
+    attempt(kind(0))
     return count.passed
 
 

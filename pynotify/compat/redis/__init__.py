@@ -11,7 +11,8 @@ r.publish("news", "hello")
 
 It is redis-py itself (8 or later) on a connection of another kind, so messages, handlers and
 `run_in_thread` are what they were.  A command that is no pub/sub raises `NotPubSub` with its name.
-`pynotify.compat.redis.asyncio` is the same for `redis.asyncio`.
+`pynotify.compat.redis.asyncio` is the same for `redis.asyncio`.  Exceptions have the names that
+they have in `redis`, and are the same.
 """
 
 from __future__ import annotations
@@ -24,9 +25,28 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import redis
+from redis import Subscription, client, exceptions
 from redis.connection import AbstractConnection
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    BusyLoadingError,
+    ChildDeadlockedError,
+    ConnectionError,
+    CrossSlotTransactionError,
+    DataError,
+    InvalidPipelineStack,
+    InvalidResponse,
+    MaxConnectionsError,
+    OutOfMemoryError,
+    PubSubError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+    WatchError,
+)
 
 from pynotify._finalizing import OwnDescriptor
 from pynotify._log import logger
@@ -49,10 +69,39 @@ from pynotify.pubsub import PubSub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import Self
 
     from pynotify._connection import Connection
 
-__all__ = ["ConnectionPool", "NotPubSub", "PynotifyConnection", "Redis"]
+__all__ = [
+    "AuthenticationError",
+    "AuthenticationWrongNumberOfArgsError",
+    "BusyLoadingError",
+    "ChildDeadlockedError",
+    "ConnectionError",
+    "ConnectionPool",
+    "CrossSlotTransactionError",
+    "DataError",
+    "InvalidPipelineStack",
+    "InvalidResponse",
+    "MaxConnectionsError",
+    "NotPubSub",
+    "OutOfMemoryError",
+    "PubSubError",
+    "PynotifyConnection",
+    "ReadOnlyError",
+    "Redis",
+    "RedisClusterException",
+    "RedisError",
+    "ResponseError",
+    "StrictRedis",
+    "Subscription",
+    "TimeoutError",
+    "WatchError",
+    "client",
+    "exceptions",
+    "from_url",
+]
 
 
 def warn_of_gap(reason: str) -> None:
@@ -147,7 +196,7 @@ class _Link:
                 with contextlib.suppress(BlockingIOError):  # another thread was faster
                     os.eventfd_read(self._wake)
                 if self.pubsub.closed:
-                    raise RedisConnectionError("the connection was closed")
+                    raise ConnectionError("the connection was closed")
 
     def _read(self) -> None:
         for channel, data, _ in self.pubsub.ready():
@@ -199,7 +248,7 @@ class PynotifyConnection(AbstractConnection):
         try:
             return _Link(connect_preferring(self.segment, options.pop("wakeup", None), **options))
         except Error as error:
-            raise RedisConnectionError(self._error_message(error)) from error
+            raise ConnectionError(self._error_message(error)) from error
 
     def _host_error(self) -> str:
         return f"segment {self.segment}"
@@ -248,7 +297,7 @@ class PynotifyConnection(AbstractConnection):
         limit = timeout if isinstance(timeout, (int, float)) else None
         with errors_of_redis():
             if not link.wait(limit):
-                raise RedisTimeoutError(f"nothing came in {limit} s")
+                raise TimeoutError(f"nothing came in {limit} s")
         reply = link.session.replies.popleft()
         return reply if disable_decoding else decoded(reply, self.encoder.decode)
 
@@ -256,7 +305,7 @@ class PynotifyConnection(AbstractConnection):
 def options_without_server(options: dict[str, Any]) -> dict[str, Any]:
     """What a connection of redis-py is made with, less what it would say to a server."""
     kept = {name: value for name, value in options.items() if "maint" not in name}
-    return {**kept, "protocol": 2, "driver_info": None}
+    return {**kept, "protocol": 2, "driver_info": None, "health_check_interval": 0}
 
 
 def decoded(reply: Any, decode: Callable[[bytes], Any]) -> Any:
@@ -281,7 +330,7 @@ def errors_of_redis() -> Iterator[None]:
     try:
         yield
     except Error as error:
-        raise RedisConnectionError(str(error)) from error
+        raise ConnectionError(str(error)) from error
 
 
 class ConnectionPool(redis.ConnectionPool):
@@ -291,6 +340,12 @@ class ConnectionPool(redis.ConnectionPool):
         check_name(segment)
         options.setdefault("connection_class", PynotifyConnection)
         super().__init__(segment=segment, protocol=2, **options)
+
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """A pool for `pynotify://SEGMENT`; as of `Redis.from_url`."""
+        segment, given = parse_url(url)
+        return cls(segment, **{**given, **options})
 
 
 class Redis(redis.Redis):
@@ -322,6 +377,14 @@ class Redis(redis.Redis):
         """A client for `pynotify://SEGMENT`, with `?decode_responses=1` and the like."""
         segment, given = parse_url(url)
         return cls(segment, **{**given, **options})
+
+
+StrictRedis = Redis
+
+
+def from_url(url: str, **options: Any) -> Redis:
+    """`Redis.from_url`."""
+    return Redis.from_url(url, **options)
 
 
 def parse_url(url: str) -> tuple[str, dict[str, Any]]:

@@ -13,13 +13,30 @@ async with r.pubsub() as p:
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
 import redis.asyncio
+from redis.asyncio import Subscription, client
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import (
+    AuthenticationError,
+    AuthenticationWrongNumberOfArgsError,
+    BusyLoadingError,
+    ChildDeadlockedError,
+    ConnectionError,
+    DataError,
+    InvalidResponse,
+    OutOfMemoryError,
+    PubSubError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+    WatchError,
+)
 
 from pynotify._segments import check_name
 from pynotify.compat.redis import (
@@ -47,9 +64,34 @@ from pynotify.errors import Error
 from pynotify.pubsub import AsyncPubSub
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from pynotify._async_connection import AsyncConnection
 
-__all__ = ["ConnectionPool", "NotPubSub", "PynotifyConnection", "Redis"]
+__all__ = [
+    "AuthenticationError",
+    "AuthenticationWrongNumberOfArgsError",
+    "BusyLoadingError",
+    "ChildDeadlockedError",
+    "ConnectionError",
+    "ConnectionPool",
+    "DataError",
+    "InvalidResponse",
+    "NotPubSub",
+    "OutOfMemoryError",
+    "PubSubError",
+    "PynotifyConnection",
+    "ReadOnlyError",
+    "Redis",
+    "RedisError",
+    "ResponseError",
+    "StrictRedis",
+    "Subscription",
+    "TimeoutError",
+    "WatchError",
+    "client",
+    "from_url",
+]
 
 
 class _Link:
@@ -142,10 +184,10 @@ class _Link:
             async with asyncio.timeout(timeout):
                 while not self.session.readable:
                     if self._closed:
-                        raise RedisConnectionError("the connection was closed")
+                        raise ConnectionError("the connection was closed")
                     self._changed.clear()
                     await self._changed.wait()
-        except TimeoutError:
+        except builtins.TimeoutError:
             return self.session.readable
         return True
 
@@ -198,7 +240,7 @@ class PynotifyConnection(AbstractConnection):
             await link.pubsub.__aenter__()  # it cannot be opened inside a transaction
             self._link = link
         except Error as error:
-            raise RedisConnectionError(self._error_message(error)) from error
+            raise ConnectionError(self._error_message(error)) from error
 
     def _host_error(self) -> str:
         return f"segment {self.segment}"
@@ -266,6 +308,12 @@ class ConnectionPool(redis.asyncio.ConnectionPool):
         options.setdefault("connection_class", PynotifyConnection)
         super().__init__(segment=segment, protocol=2, **options)
 
+    @classmethod
+    def from_url(cls, url: str, **options: Any) -> Self:
+        """A pool for `pynotify://SEGMENT`; as of `Redis.from_url`."""
+        segment, given = parse_url(url)
+        return cls(segment, **{**given, **options})
+
 
 class Redis(redis.asyncio.Redis):
     """redis.asyncio's client on a segment: `publish`, `pubsub()` and the commands of PUBSUB.
@@ -294,3 +342,11 @@ class Redis(redis.asyncio.Redis):
         """A client for `pynotify://SEGMENT`, with `?decode_responses=1` and the like."""
         segment, given = parse_url(url)
         return cls(segment, **{**given, **options})
+
+
+StrictRedis = Redis
+
+
+def from_url(url: str, **options: Any) -> Redis:
+    """`Redis.from_url`."""
+    return Redis.from_url(url, **options)
