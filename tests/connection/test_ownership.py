@@ -12,12 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import pynotify
 from crowd import switching
+from pynotify import _hot
+from pynotify._ffi import lib
 from sessions import EngineFactory, Worker
 
 PACKAGE = str(Path(pynotify.__file__).parent)
@@ -184,6 +186,39 @@ def test_finalizers_in_a_garbage_cycle(
     assert (backends, problems) == (0, [])
     assert said.count("True") == 3
     assert said.count("InterfaceError") == 3, "what comes after close()"
+
+
+class Last:
+    """Refers to nothing, so the collector does not know it: it dies where its cycle is taken apart,
+    after every `__del__`, and finds what was taken apart before it.
+    """
+
+    __slots__ = ()
+    found: ClassVar[list[int]] = []
+
+    def __del__(self) -> None:
+        self.found.extend(
+            _hot.wait(each, 0) for each in gc.get_objects() if isinstance(each, _hot.Port)
+        )
+
+
+def _take_apart(name: str) -> list[int]:
+    gc.disable()
+    conn = pynotify.connect(name)
+    dies_next: list[Any] = [Last()]  # after the handle: the collector goes by age
+    dies_last: list[Any] = [conn, conn._handle, dies_next]  # it keeps the handle until then
+    dies_last.append(dies_last)
+    del conn, dies_next, dies_last
+    gc.collect()
+    return Last.found
+
+
+def test_a_handle_that_the_collector_has_cleared(
+    make_engine: EngineFactory, engine: pynotify.Engine, overwriting: Worker
+) -> None:
+    """Its connection was freed.  A debugger that looks at all objects finds it closed."""
+    found = overwriting.call(_take_apart, make_engine.name_of(engine))
+    assert found == [-lib.PN_ECLOSED]
 
 
 # ---- closing at every step -----------------------------------------------------------------------
