@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -188,35 +190,31 @@ def test_finalizers_in_a_garbage_cycle(
     assert said.count("InterfaceError") == 3, "what comes after close()"
 
 
-class Last:
-    """Refers to nothing, so the collector does not know it: it dies where its cycle is taken apart,
-    after every `__del__`, and finds what was taken apart before it.
-    """
-
-    __slots__ = ()
-    found: ClassVar[list[int]] = []
-
-    def __del__(self) -> None:
-        self.found.extend(
-            _hot.wait(each, 0) for each in gc.get_objects() if isinstance(each, _hot.Port)
-        )
-
-
 def _take_apart(name: str) -> list[int]:
+    """What each handle answers in the middle of a collection, after every `__del__`."""
+    found: list[int] = []
+
+    def look(*_warning: object) -> None:
+        handles = [each for each in gc.get_objects() if isinstance(each, _hot.Port)]
+        found.extend(_hot.wait(each, 0) for each in handles)
+
+    warnings.simplefilter("always", ResourceWarning)
+    warnings.showwarning = look
     gc.disable()
     conn = pynotify.connect(name)
-    dies_next: list[Any] = [Last()]  # after the handle: the collector goes by age
-    dies_last: list[Any] = [conn, conn._handle, dies_next]  # it keeps the handle until then
+    # The collector goes by age.  It does not know the iterator, which warns as it dies.
+    dies_next: list[Any] = [os.scandir()]
+    dies_last: list[Any] = [conn, conn._handle, dies_next]
     dies_last.append(dies_last)
     del conn, dies_next, dies_last
     gc.collect()
-    return Last.found
+    return found
 
 
 def test_a_handle_that_the_collector_has_cleared(
     make_engine: EngineFactory, engine: pynotify.Engine, overwriting: Worker
 ) -> None:
-    """Its connection was freed.  A debugger that looks at all objects finds it closed."""
+    """Its connection was freed.  What looks at all objects, as a debugger does, finds it closed."""
     found = overwriting.call(_take_apart, make_engine.name_of(engine))
     assert found == [-lib.PN_ECLOSED]
 
