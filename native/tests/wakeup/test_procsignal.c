@@ -1,4 +1,4 @@
-/* Real signals between processes: which must not be signalled, and how much stack a handler needs. */
+/* Real signals between processes: which must not be signalled; how much stack a handler needs. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
