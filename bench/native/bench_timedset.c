@@ -13,6 +13,7 @@
  */
 #include "measure.h"
 
+#include "segment/arena_body.h"
 #include "topic/timedset.h"
 
 #define ENTRIES    1000000U

@@ -25,7 +25,8 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count, groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -170,7 +171,8 @@ class Trace:
         self._names.append({"ph": "M", "name": what, "pid": pid, **thread, "args": {"name": name}})
 
     def _put(self, at: int, rank: int, event: dict[str, Any]) -> None:
-        self._events.append((at, rank, {**event, "ts": (at - self._begin) / 1000}))
+        event["ts"] = (at - self._begin) / 1000
+        self._events.append((at, rank, event))
 
     def _sleep(self, row: Mapping[str, Any], free: int, spot: _At) -> None:
         """Up to where the slice of its WAKE begins."""
@@ -201,8 +203,8 @@ class Trace:
 
     def _slice(self, category: str, name: str, spot: _At, long: int, arguments: Any) -> None:
         event = {"ph": "X", "cat": category, "name": name, "dur": long / 1000}
-        thread = {"pid": spot.pid, "tid": spot.tid}
-        self._put(spot.begin, 0, {**event, **thread, "args": arguments})
+        event |= {"pid": spot.pid, "tid": spot.tid, "args": arguments}
+        self._put(spot.begin, 0, event)
 
     def _job(self, key: tuple[Any, ...], row: Mapping[str, Any], kind: Kind, spot: _At) -> None:
         """Jobs of a backend overlap, so they are slices of their own, beside the thread."""
@@ -236,14 +238,18 @@ class Trace:
             self._put(spot.begin, 2, {**event, **end})
         return without
 
-    def events(self) -> list[dict[str, Any]]:
-        """Names, then all others in order."""
-        self._events.sort(key=lambda each: each[:2])
-        return [*self._names, *(event for _, _, event in self._events)]
+    def __len__(self) -> int:
+        return len(self._names) + len(self._events)
+
+    def _in_order(self) -> Iterator[dict[str, Any]]:
+        """Names, then all others by time."""
+        self._events.sort(key=itemgetter(0, 1))
+        return chain(self._names, map(itemgetter(2), self._events))
 
     def compressed(self) -> bytes:
         """The file; always the same for the same events."""
-        body = ",\n".join(json.dumps(event, separators=(",", ":")) for event in self.events())
+        encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+        body = ",\n".join(map(encode, self._in_order()))
         begin = str(np.datetime64(self._begin, "ns"))
         head = json.dumps({"displayTimeUnit": "ns", "otherData": {"begin": f"{begin}Z"}})
         text = f'{head[:-1]}, "traceEvents": [\n{body}\n]}}\n'
@@ -269,7 +275,7 @@ def run(engine: Engine, survey: Survey, out: Directory, *, most: int = MOST) -> 
         trace.add(log, rows)
     without = trace.arrows()
     (out / "perfetto.json.gz").write_bytes(trace.compressed())
-    totals = {"events": len(trace.events()), **without}
+    totals = {"events": len(trace), **without}
     return JobResult(trace.backends, reports_of(others, survey), totals=totals)
 
 
@@ -277,8 +283,6 @@ def _by_log(found: pa.Table) -> Iterator[tuple[dict[str, Any], list[dict[str, An
     rows = ordered(
         found, *_LOG, "at", "number", "kind", "commit_seq", "chan_seq", "channel"
     ).to_pylist()
-    begin = 0
-    for at in range(1, len(rows) + 1):
-        if at == len(rows) or any(rows[at][name] != rows[begin][name] for name in _LOG):
-            yield rows[begin], rows[begin:at]
-            begin = at
+    for _, own in groupby(rows, key=itemgetter(*_LOG)):
+        log = list(own)
+        yield log[0], log

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ import pytest
 
 import pynotify
 from crowd import switching
+from pynotify import _hot
+from pynotify._ffi import lib
 from sessions import EngineFactory, Worker
 
 PACKAGE = str(Path(pynotify.__file__).parent)
@@ -184,6 +188,39 @@ def test_finalizers_in_a_garbage_cycle(
     assert (backends, problems) == (0, [])
     assert said.count("True") == 3
     assert said.count("InterfaceError") == 3, "what comes after close()"
+
+
+def _take_apart(name: str) -> list[int]:
+    """What each handle answers in the middle of a collection, after every `__del__`."""
+    found: list[int] = []
+
+    def look(*_warning: object) -> None:
+        handles = [each for each in gc.get_objects() if isinstance(each, _hot.Port)]
+        others = [pynotify.connect(name) for _ in range(4)]  # in the memory that was freed
+        found.extend(_hot.wait(each, 0) for each in handles)
+        del others
+
+    warnings.simplefilter("always", ResourceWarning)
+    warnings.showwarning = look
+    gc.disable()
+    conn = pynotify.connect(name)
+    # The collector goes by age.  It does not know the iterator, which warns as it dies.
+    dies_next: list[Any] = [os.scandir()]
+    dies_last: list[Any] = [conn, conn._handle, dies_next]
+    dies_last.append(dies_last)
+    del conn, dies_next, dies_last
+    gc.collect()
+    return found
+
+
+def test_a_handle_that_the_collector_has_cleared(
+    make_engine: EngineFactory, engine: pynotify.Engine, overwriting: Worker
+) -> None:
+    """What looks at all objects, as a debugger does, finds it closed, and no other connection in
+    its place.
+    """
+    found = overwriting.call(_take_apart, make_engine.name_of(engine))
+    assert found == [-lib.PN_ECLOSED]
 
 
 # ---- closing at every step -----------------------------------------------------------------------

@@ -23,7 +23,8 @@ from forking import in_child
 from locked import LockHolder
 from nomemory import without_memory_at
 from programs import ROOT, environment
-from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet, Taker
+from pynotify._ffi import lib
+from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet, Taker, wait
 from pynotify.topics import Topic
 from pynotify.topics._message import _EXPIRES
 from receiving import PATIENCE, payloads, wait_until
@@ -810,6 +811,7 @@ def test_a_handle_that_was_cleared_is_closed(connect: Connect) -> None:
     cleared = type(handle).__new__(type(handle))
     with pytest.raises(AttributeError):
         assert cleared.native
+    assert wait(cleared, 0) == -lib.PN_ECLOSED
     with pytest.raises(TypeError, match="cannot be deleted"):
         del handle.native
     assert handle.closed is False

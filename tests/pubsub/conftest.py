@@ -10,6 +10,7 @@ import pytest
 
 import pynotify
 from pubsub.server import own_postgres, postgres
+from sessions import Connect
 
 __all__ = ["own_postgres", "postgres"]
 
@@ -30,6 +31,18 @@ def new_pubsub() -> Iterator[NewPubSub]:
     """``PubSub(...)``, closed after the test, before the connections."""
     with contextlib.ExitStack() as stack:
         yield lambda *args, **options: stack.enter_context(pynotify.PubSub(*args, **options))
+
+
+@pytest.fixture
+def sender(connect: Connect, new_pubsub: NewPubSub) -> pynotify.PubSub:
+    return new_pubsub(connect())
+
+
+@pytest.fixture
+def receiver(connect: Connect, new_pubsub: NewPubSub) -> pynotify.PubSub:
+    pubsub = new_pubsub(connect())
+    pubsub.subscribe("c")
+    return pubsub
 
 
 @pytest.fixture

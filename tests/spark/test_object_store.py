@@ -1,6 +1,7 @@
 """Logs, archives and results in an object store: moto's S3, which Arrow's client talks to.
 
-That client does not outlive a fork, so the jobs run in programs of their own.
+That client does not outlive a fork, so each job runs in a process of its own: a child of one that
+has imported what jobs need, and has no client.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 from logwriter import LogWriter, receives, sends
 
 from programs import ROOT, environment
+from spark_jobs.jobs import NAMES
 from spark_jobs.logs.schema import Kind
 
 SERVER = """
@@ -33,6 +35,24 @@ boto3.client("s3", endpoint_url=url).create_bucket(Bucket="bucket")
 print(url, flush=True)
 sys.stdin.read()
 server.stop()
+"""
+RUNNER = """
+import importlib
+import json
+import os
+import sys
+from spark_jobs.cli import main
+
+for job in sys.argv[1:]:
+    importlib.import_module(f"spark_jobs.jobs.{job}")
+for line in sys.stdin:
+    arguments, place = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        for fd in (1, 2):
+            os.dup2(os.open(f"{place}.{fd}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
+        sys.exit(main(arguments))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 COPY = """
 import sys
@@ -73,23 +93,31 @@ def store() -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def run(store: dict[str, str]) -> Run:
+def run(store: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """A job's summary."""
+    place = tmp_path_factory.mktemp("said") / "job"
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNNER, *NAMES],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=store,
+    ) as runner:
+        assert runner.stdin is not None
+        assert runner.stdout is not None
+        asked, answers = runner.stdin, runner.stdout
 
-    def job(*arguments: object, status: int = 0) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, "-m", "spark_jobs", *map(str, arguments), "--json"],
-            capture_output=True,
-            check=False,
-            text=True,
-            cwd=ROOT,
-            env=store,
-        )
-        assert done.returncode == status, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        def job(*arguments: object, status: int = 0) -> dict[str, Any]:
+            print(
+                json.dumps([[*map(str, arguments), "--json"], str(place)]), file=asked, flush=True
+            )
+            assert int(answers.readline()) == status, Path(f"{place}.2").read_text()
+            found: dict[str, Any] = json.loads(Path(f"{place}.1").read_text())
+            return found
 
-    return job
+        yield job
+        runner.communicate()
 
 
 @pytest.fixture(scope="module")

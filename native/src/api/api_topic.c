@@ -9,7 +9,7 @@
 #include "api/api_conn.h"
 #include "commit/async.h"
 #include "commit/cancel_ops.h"
-#include "commit/topic_ops.h"
+#include "commit/topic_pending.h"
 #include "topic/answer.h"
 #include "topic/attach.h"
 #include "topic/cancel.h"

@@ -18,8 +18,9 @@
  *      a. PreCommit, everything that can fail: entries in the channel table and subscriptions
  *         for LISTEN are staged; room in the queue is made (queue.c); messages are staged, and
  *         answers checked (topic_ops.c).
- *      b. LISTEN and UNLISTEN take effect.  A subscription starts at the present head, before
- *         this transaction's own entries, so that NOTIFY c; LISTEN c; COMMIT hears itself.
+ *      b. LISTEN and UNLISTEN take effect (intent.c).  A subscription starts at the present
+ *         head, before this transaction's own entries, so that NOTIFY c; LISTEN c; COMMIT hears
+ *         itself.
  *         Only their owner has an interest in them: if it dies here it is reaped.
  *      c. The entries are copied beyond head, one for each counter that is bumped, redo of what
  *         is done to topics, then the notifications of channels that have a listener.
@@ -42,8 +43,6 @@
 #include "commit/async.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "backend/backend.h"
 #include "backend/channel.h"
@@ -53,7 +52,6 @@
 #include "base/crashpoint.h"
 #include "base/os.h"
 #include "commit/announce.h"
-#include "commit/bridge.h"
 #include "commit/cancel_ops.h"
 #include "commit/intent.h"
 #include "commit/room.h"
@@ -65,38 +63,6 @@
 #include "wakeup/watch.h"
 
 /* ---- step a: what can fail (lock held) ------------------------------------------------------- */
-
-static void unstage_locked(struct pn_txn *txn)
-{
-    pn_assert_held(txn->conn->seg);
-    for (size_t i = 0; txn != NULL && i < txn->nintents; i++)
-        if (txn->intents[i].subscription != PN_NO_SUBSCRIPTION) {
-            pn_unlisten_locked(txn->conn->seg, txn->conn->slot, txn->intents[i].subscription);
-            txn->intents[i].subscription = PN_NO_SUBSCRIPTION;
-        }
-}
-
-/* Prepared transactions stage every LISTEN: by their commit another one may have UNLISTENed. */
-static int stage_locked(struct pn_txn *txn, bool even_if_listening)
-{
-    pn_assert_held(txn->conn->seg);
-    struct pn_conn *conn = txn->conn;
-    for (size_t i = 0; i < txn->nintents; i++) {
-        struct pn_intent *intent = &txn->intents[i];
-        const struct pn_local_channel *local = &conn->local.at[intent->local];
-        if (!intent->listen || intent->subscription != PN_NO_SUBSCRIPTION ||
-            (local->routes != 0 && !even_if_listening))
-            continue;
-        uint32_t dboid = conn->dboid | (local->pattern ? PN_PATTERN : 0);
-        int rc = pn_listen_stage_locked(conn->seg, conn->slot, local->hash, dboid, local->name,
-                                        local->len, &intent->subscription);
-        if (rc != 0) {
-            unstage_locked(txn);
-            return rc;
-        }
-    }
-    return 0;
-}
 
 static bool is_heard(const struct GlobalChannelEntry *e)
 {
@@ -151,7 +117,7 @@ static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
     uint64_t reserved = c->txn == NULL ? 0 : c->txn->reserved;
     int rc = pn_conn_check_slot(c->conn);
     if (rc == 0 && c->txn != NULL && !c->txn->prepared)
-        rc = stage_locked(c->txn, false);
+        rc = pn_intents_stage_locked(c->txn, false);
     if (rc != 0)
         return rc;
     const struct pn_segment *seg = c->conn->seg;
@@ -166,84 +132,8 @@ static int precommit_locked(struct pn_commit *c, struct pn_room_wait *wait)
     if (rc == 0 && c->nops != 0)
         rc = pn_topic_precommit_locked(c);
     if (rc != 0 && c->txn != NULL && !c->txn->prepared)
-        unstage_locked(c->txn);
+        pn_intents_unstage_locked(c->txn);
     return rc;
-}
-
-/* ---- step b: LISTEN and UNLISTEN take effect (lock and recv_mutex held) ---------------------- */
-
-static void apply_listen_locked(struct pn_conn *conn, struct pn_intent *intent)
-{
-    pn_assert_held(conn->seg);
-    struct pn_local_channel *local = &conn->local.at[intent->local];
-    struct pn_segment *seg = conn->seg;
-    QueuePosition head = pn_load_relaxed(&seg->ctl->head);
-    uint8_t route = (uint8_t) (1U << intent->route);
-    if ((local->routes & route) == 0) {
-        local->since[intent->route] = head;
-        local->since_xid[intent->route] = seg->ctl->last_xid;
-    }
-    if (local->routes != 0) { /* by the other route, or a prepared LISTEN was overtaken */
-        if (intent->subscription != PN_NO_SUBSCRIPTION)
-            pn_unlisten_locked(seg, conn->slot, intent->subscription);
-        intent->subscription = PN_NO_SUBSCRIPTION;
-        local->routes |= route;
-        return;
-    }
-    const struct GlobalChannelEntry *e = pn_subscribed_locked(seg, intent->subscription);
-    if (e == NULL)
-        return;
-    local->subscription = intent->subscription;
-    if (local->pattern) {
-        pn_local_begin_pattern(&conn->local, intent->local);
-    } else {
-        local->next_chan_seq = e->next_chan_seq;
-        intent->chan_seq = local->next_chan_seq;
-    }
-    pn_listen_apply_locked(seg, conn->slot, intent->subscription, head);
-    local->routes = route;
-    pn_store_relaxed(&conn->nlistening, pn_load_relaxed(&conn->nlistening) + 1);
-}
-
-static void apply_unlisten_locked(struct pn_conn *conn, struct pn_intent *intent)
-{
-    pn_assert_held(conn->seg);
-    struct pn_local_channel *local = &conn->local.at[intent->local];
-    struct pn_segment *seg = conn->seg;
-    if (intent->subscription != PN_NO_SUBSCRIPTION) /* staged by LISTEN, then UNLISTEN */
-        pn_unlisten_locked(seg, conn->slot, intent->subscription);
-    intent->subscription = PN_NO_SUBSCRIPTION;
-    uint8_t left = local->routes & (uint8_t) ~(1U << intent->route);
-    if (left == local->routes)
-        return;
-    local->routes = left;
-    if (left != 0)
-        return; /* the other route still wants it */
-    const struct GlobalChannelEntry *e = pn_subscribed_locked(seg, local->subscription);
-    if (e == NULL)
-        return;
-    if (local->pattern) {
-        pn_local_end_pattern(&conn->local, intent->local);
-    } else {
-        intent->chan_seq = e->next_chan_seq;
-        intent->lag = intent->chan_seq - local->next_chan_seq;
-    }
-    pn_unlisten_locked(seg, conn->slot, local->subscription);
-    pn_store_relaxed(&conn->nlistening, pn_load_relaxed(&conn->nlistening) - 1);
-}
-
-/* LISTEN first: a channel that goes from one route to the other keeps its subscription. */
-static void apply_intents_locked(struct pn_commit *c)
-{
-    pn_assert_held(c->conn->seg);
-    for (size_t i = 0; c->txn != NULL && i < c->txn->nintents; i++) {
-        c->txn->intents[i].chan_seq = 0;
-        if (c->txn->intents[i].listen)
-            apply_listen_locked(c->conn, &c->txn->intents[i]);
-    }
-    for (size_t i = 0; c->txn != NULL && i < c->txn->nintents; i++)
-        if (!c->txn->intents[i].listen)
-            apply_unlisten_locked(c->conn, &c->txn->intents[i]);
 }
 
 /* ---- steps c to e: the entries --------------------------------------------------------------- */
@@ -375,7 +265,8 @@ static int atcommit_locked(struct pn_commit *c)
     struct AsyncQueueControl *ctl = c->conn->seg->ctl;
     QueuePosition begin = pn_load_relaxed(&ctl->head);
 
-    apply_intents_locked(c);
+    if (c->txn != NULL)
+        pn_intents_apply_locked(c->txn);
     int rc = pn_segment_check_state(c->conn->seg);
     if (rc != 0)
         return rc;
@@ -425,20 +316,6 @@ static void log_sends(const struct pn_commit *c)
     }
     if (c->signals != 0)
         pn_log_signals(c->conn, c->xid, c->now, c->signals);
-}
-
-/* What the commit's LISTENs and UNLISTENs have begun and ended.  recv_mutex held. */
-static void log_intents(const struct pn_commit *c)
-{
-    for (size_t i = 0; i < c->txn->nintents; i++) {
-        const struct pn_intent *intent = &c->txn->intents[i];
-        const struct pn_log_listen what = {.local = intent->local,
-                                           .listen = intent->listen,
-                                           .chan_seq = intent->chan_seq,
-                                           .unread = intent->lag};
-        if (intent->chan_seq != 0) /* else it changed nothing */
-            pn_log_listening(c->conn, &what, c->xid, c->now);
-    }
 }
 
 /*
@@ -521,7 +398,7 @@ static int commit(struct pn_commit *c)
         }
         if (actions) {
             if (rc == 0 && conn->log != NULL)
-                log_intents(c);
+                pn_intents_log(c->txn, c->xid, c->now);
             if (rc == 0 || !c->txn->prepared)
                 pn_intents_let_go(c->txn);
             pthread_mutex_unlock(&conn->recv_mutex);
@@ -671,11 +548,11 @@ static int reserve_locked(struct pn_txn *txn, uint64_t bytes, struct pn_room_wai
     if (rc == 0 && bytes != 0)
         rc = pn_queue_make_room_locked(conn, pn_load_relaxed(&ctl->head) + bytes, 0, wait);
     if (rc == 0)
-        rc = stage_locked(txn, true);
+        rc = pn_intents_stage_locked(txn, true);
     if (rc == 0 && txn->pending.nops != 0) {
         rc = pn_topic_prepare_locked(txn);
         if (rc != 0)
-            unstage_locked(txn);
+            pn_intents_unstage_locked(txn);
     }
     if (rc != 0)
         return rc;
@@ -736,7 +613,7 @@ static void abort_prepared(struct pn_txn *txn)
     if (rc != 0)
         return;
     if (pn_conn_check_slot(conn) == 0) {
-        unstage_locked(txn);
+        pn_intents_unstage_locked(txn);
         pn_topic_abort_locked(txn);
         give_back_reservation_locked(txn->conn->seg, txn);
         pn_room_wake(conn->seg);

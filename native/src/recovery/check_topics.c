@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "segment/arena_body.h"
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/message.h"

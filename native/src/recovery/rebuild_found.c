@@ -8,6 +8,7 @@
 #include "recovery/rebuild_found.h"
 
 #include "base/crashpoint.h"
+#include "segment/arena_body.h"
 #include "segment/arena_share.h"
 #include "topic/frontier.h"
 #include "topic/later.h"

@@ -265,7 +265,7 @@ struct pn_topic_channel {
     uint32_t waiting, notified; /* consumers; of those that wait, with room */
     uint32_t leaving;           /* consumers; while there is one, no message is claimed */
     uint32_t throttled;         /* consumers */
-    uint32_t histogram;         /* page, 0: none yet (topic/stats.c) */
+    uint32_t histogram;         /* page, 0: none yet (topic/e2e.c) */
     int64_t next_deadline;      /* no deadline of a consumer's is earlier; INT64_MAX */
     int64_t histogram_since;
     struct pn_timedset timed;

@@ -11,20 +11,16 @@
 #include "topic/answer.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "base/crashpoint.h"
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/dead_letter.h"
 #include "topic/delivery.h"
+#include "topic/e2e.h"
 #include "topic/end.h"
 #include "topic/latency.h"
 #include "topic/returns.h"
 #include "topic/settings.h"
-#include "topic/stats.h"
 #include "topic/timedset.h"
 #include "topic/waiting.h"
 

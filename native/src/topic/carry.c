@@ -28,6 +28,7 @@
 #include <string.h>
 
 #include "base/moment.h"
+#include "segment/arena_body.h"
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/cursors.h"

@@ -39,6 +39,7 @@
 #include "backend/backend.h"
 #include "base/crashpoint.h"
 #include "base/grow.h"
+#include "segment/arena_body.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "topic/area.h"

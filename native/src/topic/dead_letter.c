@@ -18,6 +18,7 @@
 
 #include "base/crashpoint.h"
 #include "base/moment.h"
+#include "segment/arena_body.h"
 #include "segment/lock.h"
 #include "topic/admission.h"
 #include "topic/area.h"

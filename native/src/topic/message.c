@@ -31,6 +31,7 @@
 #include <stdio.h>
 
 #include "base/crashpoint.h"
+#include "segment/arena_body.h"
 #include "segment/arena_share.h"
 #include "segment/lock.h"
 #include "topic/area.h"

@@ -55,8 +55,8 @@ static inline struct pn_lengths pn_message_lengths(const struct pn_message *m)
 /* What one would take of the arena, exactly. */
 struct pn_arena_need pn_message_need(const struct pn_segment *seg, const struct pn_topic *topic,
                                      uint64_t bytes, bool timed);
-/* The same; *cells: with its body in cells alone, since it has no room with pages (arena.c, 6).
- * Nothing happens between the answer and the taking, so both are of one mind. */
+/* The same; *cells: with its body in cells alone, since it has no room with pages (arena_body.c
+ * 1).  Nothing happens between the answer and the taking, so both are of one mind. */
 struct pn_arena_need pn_message_need_of(const struct pn_segment *seg, const struct pn_topic *topic,
                                         uint64_t bytes, bool timed, bool *cells);
 

@@ -7,6 +7,7 @@
 
 #include "base/crashpoint.h"
 #include "base/moment.h"
+#include "segment/arena_body.h"
 #include "segment/dirlock.h"
 #include "segment/lock.h"
 #include "topic/area.h"

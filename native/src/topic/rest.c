@@ -41,6 +41,7 @@
 
 #include "base/crashpoint.h"
 #include "base/moment.h"
+#include "segment/arena_body.h"
 #include "segment/arena_share.h"
 #include "segment/lock.h"
 #include "topic/area.h"

@@ -21,6 +21,7 @@
 
 #include "backend/backend.h"
 #include "base/moment.h"
+#include "segment/arena_body.h"
 #include "segment/arena_share.h"
 #include "topic/area.h"
 #include "topic/cursors.h"

@@ -4,32 +4,28 @@
  * 1. Depths are derived counters, exact under the lock.  Counters of events (message_count and the
  *    like) stand in the records; one that was about to be raised by a process that was killed may
  *    be one too low.
- * 2. The time from publish to finish goes into a histogram of 32 octaves in 16 steps each, in two
- *    halves of five minutes: the one that is written, and the one before it.  It is a page of the
- *    arena, taken with the channel's first finish if there is one.
- * 3. A look through an engine has no backend slot, so no other process watches for its death: if it
+ * 2. A look through an engine has no backend slot, so no other process watches for its death: if it
  *    notified a consumer and died before the signal, only that consumer's slow timer would make up
  *    for it.  So such a look changes nothing (look_*): what is due by now but stands where it was,
  *    since no operation on the channel has come since (delivery.c 4), is counted where it would go
  *    to.  A look through a connection does what is due first, like every operation.
- * 4. A look counts PN_LOOK_STEPS deliveries one by one at the most, whatever it is about; so no
+ * 3. A look counts PN_LOOK_STEPS deliveries one by one at the most, whatever it is about; so no
  *    process waits longer for the lock.
  */
 #include "topic/stats.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "backend/backend.h"
-#include "base/crashpoint.h"
-#include "segment/arena_share.h"
+#include "segment/arena_body.h"
 #include "segment/lock.h"
 #include "topic/area.h"
 #include "topic/attach.h"
 #include "topic/cursors.h"
 #include "topic/durable.h"
+#include "topic/e2e.h"
 #include "topic/end.h"
 #include "topic/later.h"
 #include "topic/message.h"
@@ -42,102 +38,7 @@
 #include "topic/timedset.h"
 #include "topic/waiting.h"
 
-#define PN_E2E_HALF_NS 300000000000LL
-#define PN_LOOK_STEPS  4096U
-
-enum { E2E_SUB = 16, E2E_OCTAVES = 32, E2E_FIRST = 11, E2E_BUCKETS = E2E_SUB * E2E_OCTAVES };
-
-/* ---- end to end ------------------------------------------------------------------------------ */
-
-struct e2e {
-    uint32_t half[2][E2E_BUCKETS];
-};
-_Static_assert(sizeof(struct e2e) == PN_ARENA_PAGE, "a page");
-
-static uint32_t bucket_of(uint64_t ns)
-{
-    uint32_t octave = 63 - (uint32_t) __builtin_clzll(ns | 1);
-    if (octave < E2E_FIRST)
-        return 0;
-    if (octave >= E2E_FIRST + E2E_OCTAVES)
-        return E2E_BUCKETS - 1;
-    return (octave - E2E_FIRST) * E2E_SUB + (uint32_t) (ns >> (octave - 4) & (E2E_SUB - 1));
-}
-
-static double bucket_begin(uint32_t bucket)
-{
-    return (double) ((uint64_t) (E2E_SUB + bucket % E2E_SUB) << (bucket / E2E_SUB + E2E_FIRST - 4));
-}
-
-/* How many of its halves are of the last five to ten minutes: beginning with the older, if two. */
-static int halves_now(const struct pn_topic_channel *ch, int64_t now)
-{
-    int64_t age = now - ch->histogram_since;
-    return age < PN_E2E_HALF_NS ? 2 : age < 2 * PN_E2E_HALF_NS ? 1 : 0;
-}
-
-/* The halves as of now: what is older than both is forgotten. */
-static struct e2e *histogram(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t now)
-{
-    if (!pn_arena_taken(&seg->topics.arena, ch->histogram, PN_PAGE_WHOLE))
-        return NULL;
-    struct e2e *h = pn_arena_at(&seg->topics.arena, ch->histogram);
-    int halves = halves_now(ch, now);
-    if (halves == 2)
-        return h;
-    if (halves == 1)
-        memcpy(h->half[1], h->half[0], sizeof h->half[0]);
-    else
-        memset(h->half[1], 0, sizeof h->half[1]);
-    memset(h->half[0], 0, sizeof h->half[0]);
-    ch->histogram_since = now;
-    return h;
-}
-
-void pn_e2e_record_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t ns,
-                          int64_t now)
-{
-    pn_assert_topics_held(seg);
-    if (ch->histogram == 0) {
-        const struct pn_arena_need need = {.pages = 1, .spare = 7};
-        if (!pn_arena_may_locked(&seg->topics.arena, ch->topic, &need))
-            return; /* messages need them more */
-        uint32_t ref = pn_arena_take_locked(&seg->topics.arena, ch->topic, PN_PAGE_WHOLE);
-        if (ref == 0)
-            return;
-        memset(pn_arena_at(&seg->topics.arena, ref), 0, PN_ARENA_PAGE);
-        ch->histogram_since = now;
-        ch->histogram = ref;
-        PN_CRASH("topic:histogram");
-    }
-    struct e2e *h = histogram(seg, ch, now);
-    if (h != NULL)
-        h->half[0][bucket_of(ns < 0 ? 0 : (uint64_t) ns)]++;
-}
-
-static double in_bucket(const struct e2e *h, int halves, uint32_t b)
-{
-    return (double) (halves > 0 ? h->half[0][b] : 0) + (double) (halves > 1 ? h->half[1][b] : 0);
-}
-
-static void quantiles(const struct e2e *h, int halves, double total, const double *q, size_t n,
-                      double *seconds)
-{
-    for (size_t i = 0; i < n; i++) {
-        double want = q[i] * total, before = 0;
-        uint32_t b = 0;
-        for (; b < E2E_BUCKETS - 1; b++) {
-            double here = in_bucket(h, halves, b);
-            if (here > 0 && before + here >= want)
-                break;
-            before += here;
-        }
-        double here = in_bucket(h, halves, b);
-        double part = here > 0 ? (want - before) / here : 0;
-        double begin = bucket_begin(b), width = bucket_begin(b + 1) - begin;
-        seconds[i] = (begin + width * (part < 0 ? 0 : part > 1 ? 1 : part)) / 1e9;
-    }
-}
+#define PN_LOOK_STEPS 4096U
 
 /* ---- the lock -------------------------------------------------------------------------------- */
 
@@ -167,55 +68,31 @@ static bool leave_for_rest(struct pn_conn *conn)
     return true;
 }
 
-static int e2e_locked(const struct pn_segment *seg, const struct pn_topic_channel *ch,
-                      const double *q, size_t n, double *seconds)
-{
-    pn_assert_topics_held(seg);
-    const struct pn_arena *arena = &seg->topics.arena;
-    int halves = halves_now(ch, pn_now_ns());
-    double total = 0;
-    if (!pn_arena_taken(arena, ch->histogram, PN_PAGE_WHOLE))
-        return 0;
-    const struct e2e *h = pn_arena_at(arena, ch->histogram);
-    for (uint32_t b = 0; b < E2E_BUCKETS; b++)
-        total += in_bucket(h, halves, b);
-    if (total > 0)
-        quantiles(h, halves, total, q, n, seconds);
-    return total > 0;
-}
-
-static int check_quantiles(const double *q, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!(q[i] > 0 && q[i] <= 1))
-            return pn_fail(EINVAL, "a quantile must be greater than 0 and at most 1");
-    return 0;
-}
-
 int pn_topic_channels_e2e(struct pn_conn *conn, pn_ref ref, const double *q, size_t n,
                           double *seconds)
 {
     struct pn_hold hold;
-    int rc = check_quantiles(q, n);
+    int rc = pn_e2e_check(q, n);
     if (rc == 0)
         rc = enter_to_look(conn, &hold);
     if (rc != 0)
         return rc;
     const struct pn_topic_channel *ch = pn_topic_channel_resolve_locked(conn, ref);
-    return leave_from_look(conn, ch == NULL ? -PN_ETOPICDELETED
-                                            : e2e_locked(conn->seg, ch, q, n, seconds));
+    return leave_from_look(conn, ch == NULL
+                                     ? -PN_ETOPICDELETED
+                                     : pn_e2e_quantiles_locked(conn->seg, ch, q, n, seconds));
 }
 
 int pn_look_e2e(struct pn_segment *seg, pn_ref ref, const double *q, size_t n, double *seconds)
 {
     struct pn_hold hold;
-    int rc = check_quantiles(q, n);
+    int rc = pn_e2e_check(q, n);
     if (rc == 0)
         rc = pn_lock_topics_wait(seg, &hold, PN_LOCK_TIMEOUT_NS, seg);
     if (rc != 0)
         return rc;
     const struct pn_topic_channel *ch = pn_topic_channel_named_locked(seg, ref);
-    rc = ch == NULL ? -PN_ETOPICDELETED : e2e_locked(seg, ch, q, n, seconds);
+    rc = ch == NULL ? -PN_ETOPICDELETED : pn_e2e_quantiles_locked(seg, ch, q, n, seconds);
     pn_lock_release(seg);
     return rc;
 }
@@ -231,7 +108,7 @@ static int64_t real_ns(void)
 
 struct look {
     int64_t now;
-    uint32_t steps; /* how many more deliveries it may count one by one (4) */
+    uint32_t steps; /* how many more deliveries it may count one by one (3) */
 };
 
 static struct look begin_look(void)

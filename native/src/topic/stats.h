@@ -4,10 +4,6 @@
 
 #include "topic/area.h"
 
-/* A message was finished so long after it was published.  Lock held. */
-void pn_e2e_record_locked(struct pn_segment *seg, struct pn_topic_channel *ch, int64_t ns,
-                          int64_t now);
-
 int pn_topic_rows(struct pn_conn *conn, pn_topic_stats *rows, size_t cap);
 int pn_topic_row(struct pn_conn *conn, pn_ref topic, pn_topic_stats *out);
 int pn_topic_channels_rows(struct pn_conn *conn, pn_ref topic, pn_topic_channel_stats *rows,

@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #endif
 #include "engine.h"
+#include "sleepers.h"
 
 #include <sys/timerfd.h>
 
@@ -21,14 +22,6 @@ static uint32_t g, h;            /* g is stored first */
 static pid_t committer;
 static const char *stop_at;
 static uint32_t stop_at_nth;
-
-static void no_slow_timer(pn_conn *conn)
-{
-    static const struct itimerspec never;
-    conn->next_timer_ns = INT64_MAX;
-    if (conn->tfd >= 0)
-        CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
-}
 
 static uint64_t value(uint32_t index)
 {
@@ -105,17 +98,6 @@ static void kill_committer(void)
     CHECK_KILLED(committer, SIGKILL);
 }
 
-static bool asleep(const pn_conn *conn)
-{
-    return (pn_load_acquire(&conn->me->pos) & PN_ASLEEP) != 0;
-}
-
-static bool descriptor_readable(pn_conn *conn)
-{
-    struct pollfd p = {.fd = pn_fileno(conn), .events = POLLIN};
-    return poll(&p, 1, 0) == 1;
-}
-
 /* An awake slot, as that of a reader that has found something in its last poll(). */
 static void make_awake(void)
 {
@@ -131,7 +113,7 @@ static void check_held(pn_conn *conn, const char *what_else)
     CHECK_POLL(conn, what_else);
     CHECK_POLL(conn, "");
     CHECK(test_now_ns() - before < 1000000000); /* the lock's time-out is ten times that */
-    CHECK(asleep(conn));
+    CHECK(asleep(conn->slot));
     CHECK(pn_held_back(conn));
     CHECK(pn_load_acquire(&conn->me->want) > (pn_load_relaxed(&conn->me->pos) & ~PN_ASLEEP));
     CHECK_EQ(pn_wait(conn, 0), 0);
@@ -201,11 +183,11 @@ static void test_held_back_by_descriptor(void)
     no_slow_timer(reader);
     start_committer("commit:want", 2);
     CHECK_POLL(reader, ""); /* a neighbour came: it was readable for that */
-    CHECK(!descriptor_readable(reader));
+    CHECK(!readable(reader));
     check_held(reader, "");
-    CHECK(!descriptor_readable(reader));
+    CHECK(!readable(reader));
     continue_committer();
-    CHECK_SOON(descriptor_readable(reader));
+    CHECK_SOON(readable(reader));
     CHECK_POLL(reader, "bumped");
     CHECK_POLL(second, "bumped");
     end();
@@ -224,9 +206,9 @@ static void test_what_lies_before_is_returned(void)
     start_committer("commit:want", 2);
     check_held(reader, "0 1 2");
     CHECK_EQ(pn_poll(second, batch, 2), 2);
-    CHECK(descriptor_readable(second));
+    CHECK(readable(second));
     CHECK_EQ(pn_poll(second, batch, 2), 1);
-    CHECK(!descriptor_readable(second));
+    CHECK(!readable(second));
     check_held(second, "");
     continue_committer();
     CHECK_POLL(reader, "bumped");

@@ -4,35 +4,12 @@
  * changes hands between the flags and the signal (send.c).
  */
 #include "children.h"
-
-#include <poll.h>
-#include <sys/timerfd.h>
+#include "sleepers.h"
 
 #include "backend/backend.h"
 #include "wakeup/send.h"
 
 enum { SLOTS = 3 };
-
-/* Asleep, with a descriptor that no timer makes readable. */
-static int asleep(pn_conn *conn)
-{
-    static const struct itimerspec never;
-    int fd = pn_fileno(conn);
-    CHECK(fd >= 0);
-    CHECK_POLL(conn, "");
-    conn->next_timer_ns = INT64_MAX;
-    CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
-    return fd;
-}
-
-static bool readable(int fd, int ms)
-{
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    int rc = poll(&p, 1, ms);
-    while (rc < 0 && errno == EINTR)
-        rc = poll(&p, 1, ms);
-    return rc == 1;
-}
 
 static void listener(void *label)
 {
@@ -40,7 +17,7 @@ static void listener(void *label)
     for (int i = 0; i < SLOTS; i++) {
         conn[i] = test_connect(engine);
         test_listen(conn[i], "c");
-        asleep(conn[i]);
+        sleep_on_descriptor(conn[i]);
     }
     if (label != NULL)
         CHECK_OK(pn_crash_arm(label, 2, PN_CRASH_STOP));
@@ -48,7 +25,7 @@ static void listener(void *label)
     for (int i = 0; i < SLOTS; i++) {
         pn_batch *batch = pn_batch_new();
         for (int64_t n = 0; n < 2;) {
-            CHECK(readable(pn_fileno(conn[i]), TEST_PATIENCE_MS));
+            CHECK(readable_within(pn_fileno(conn[i]), TEST_PATIENCE_MS));
             int64_t got = pn_poll(conn[i], batch, 0);
             CHECK(got >= 0);
             n += got;
@@ -158,7 +135,7 @@ static void bystander(void *arg)
 {
     pn_conn *conn = test_connect(engine);
     test_listen(conn, arg);
-    asleep(conn);
+    sleep_on_descriptor(conn);
     test_tell(other_up);
     for (;;)
         pause();
@@ -174,13 +151,13 @@ static void closes_its_first(void *arg)
         conn[i] = test_connect(engine);
         CHECK_EQ(conn[i]->slot, FIRST + i);
         test_listen(conn[i], "c");
-        fd[i] = asleep(conn[i]);
+        fd[i] = sleep_on_descriptor(conn[i]);
     }
     test_tell(up);
     test_hear(go);
     pn_conn_close(conn[0]);
     test_tell(up);
-    CHECK(readable(fd[1], TEST_PATIENCE_MS));
+    CHECK(readable_within(fd[1], TEST_PATIENCE_MS));
     CHECK_POLL(conn[1], "x");
     pn_conn_close(conn[1]);
 }

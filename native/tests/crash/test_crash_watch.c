@@ -3,21 +3,12 @@
  * same: the walker is stopped in the middle of its walk, behind the slot that is then taken.
  */
 #include "engine.h"
+#include "sleepers.h"
 
 #include "wakeup/watch.h"
 
 static pn_engine *engine;
 static int up[2], down[2];
-
-static struct QueueBackendStatus *slot(uint32_t i)
-{
-    return &test_inside()->backend[i];
-}
-
-static bool claimed(uint32_t i)
-{
-    return pn_load_acquire(&slot(i)->state) == PN_SLOT_CLAIMED;
-}
 
 static void bystander(void *arg)
 {

@@ -5,6 +5,8 @@
 #include "arena_rebuild.h"
 #include "topic_arena.h"
 
+#include "segment/arena_body.h"
+
 enum { HEAD = 88, PAGES = 64, MAX_REFS = PAGES * PN_ARENA_GRANULES };
 
 static const uint32_t cell_size[PN_PAGE_CLASSES] = {0, PN_DELIVERY_CELL, PN_BODY_CELL,

@@ -45,6 +45,56 @@ static inline void open_with_little_memory(void)
     consumer = consumer_of(conn, channel, 2);
 }
 
+static bool own; /* the topic is paused at first, so that what is on disk is its own */
+
+/* Of a topic with one channel, of which so many messages stay in memory; 0: all that have room. */
+static inline void open_with(uint64_t max_depth)
+{
+    pn_options o = test_options();
+    data_dir_empty();
+    snprintf(o.data_dir, sizeof o.data_dir, "%s", data_dir);
+    engine = test_engine(&o);
+    conn = test_connect(engine);
+    topic = topic_with(conn, "t", max_depth, PN_OVERFLOW_DISK);
+    channel = channel_of(conn, topic, "c");
+    CHECK_OK(pn_topic_pause(conn, topic, own));
+    consumer = consumer_of(conn, channel, 2);
+}
+
+static inline void close_scene(void)
+{
+    CHECK_ENGINE(engine);
+    CHECK_EQ(test_inside()->topics.ctl->tombstone_end, 0);
+    CHECK_OK(pn_consumer_close(consumer));
+    pn_conn_close(conn);
+    pn_remove_spill_files(engine);
+    CHECK_EQ(files_in(data_dir), 0);
+    pn_engine_close(engine);
+}
+
+static inline void finish_one(const char *body)
+{
+    pn_message_out m;
+    CHECK_OK(pn_topic_pause(conn, topic, false));
+    GET(consumer, &m, body);
+    FINISH(conn, &m);
+}
+
+/* All of it is in the depth of the topic or of its channel. */
+static inline void check_counts(uint64_t unfinished, uint64_t on_disk)
+{
+    pn_topic_stats s = topic_stat(conn, topic);
+    pn_topic_channel_stats c = channel_stat(conn, channel);
+    CHECK_EQ(s.unfinished, unfinished);
+    CHECK_EQ(s.on_disk, on_disk);
+    if (s.paused || !own) /* else it is on its way to the channel, for several holds of the lock */
+        CHECK_EQ(s.depth, s.paused ? unfinished + on_disk : 0);
+    CHECK_EQ(s.depth + c.depth + c.deferred + c.in_flight, unfinished + on_disk);
+    CHECK_ENGINE(engine);
+}
+
+#define CANCEL(txn, id, want) CHECK_EQ(pn_topic_cancel(conn, txn, topic, id), want)
+
 static inline struct pn_topic *topic_locked(void)
 {
     CHECK_OK(pn_lock_topics(test_inside(), &test_hold, PN_LOCK_TIMEOUT_NS));

@@ -4,6 +4,7 @@
  */
 #include "topics.h"
 
+#include "topic/e2e.h"
 #include "topic/stats.h"
 #include "topic/topic.h"
 

@@ -6,8 +6,7 @@
 #define _GNU_SOURCE
 #endif
 #include "engine.h"
-
-#include <sys/timerfd.h>
+#include "sleepers.h"
 
 #include "kernel.h"
 #include "wakeup/procsignal.h"
@@ -22,14 +21,6 @@ enum way { BY_WAIT, BY_DESCRIPTOR, BY_DESCRIPTOR_ONE_BY_ONE };
 
 static pn_engine *engine;
 static int to_child[2], to_parent[2];
-
-static void no_slow_timer(pn_conn *conn)
-{
-    static const struct itimerspec never;
-    conn->next_timer_ns = INT64_MAX;
-    if (conn->tfd >= 0)
-        CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
-}
 
 /* Receive exactly one message.  EINTR may come from a signal that was not needed any more. */
 static void receive_one(pn_conn *conn, pn_batch *batch, enum way way)
@@ -192,11 +183,6 @@ static void sleeper(void *arg)
     }
     pn_conn_close(conn);
     pn_batch_free(batch);
-}
-
-static bool asleep(uint32_t slot)
-{
-    return (pn_load_acquire(&test_inside()->backend[slot].pos) & PN_ASLEEP) != 0;
 }
 
 static void test_one_signal_for_each_sleep(void)

@@ -4,6 +4,7 @@
  * signal, by another thread, by a death and by a wakeup descriptor, without the slow timer.
  */
 #include "children.h"
+#include "sleepers.h"
 
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -18,16 +19,6 @@
 #ifndef SYS_epoll_pwait2
 #define SYS_epoll_pwait2 441
 #endif
-
-static struct QueueBackendStatus *slot(uint32_t i)
-{
-    return &test_inside()->backend[i];
-}
-
-static bool claimed(uint32_t i)
-{
-    return pn_load_acquire(&slot(i)->state) == PN_SLOT_CLAIMED;
-}
 
 static void *interrupt(void *conn)
 {

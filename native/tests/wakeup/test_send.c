@@ -1,5 +1,6 @@
 /* One signal for the slots of a process, however many it has; and which of them proves it. */
 #include "children.h"
+#include "sleepers.h"
 
 #include <poll.h>
 #include <sys/resource.h>
@@ -46,27 +47,6 @@ static void in_a_stream(void)
     pn_store_relaxed(&mine->last_commit_ns, UINT64_MAX >> 1);
 }
 
-/* Asleep, with a descriptor that no timer makes readable. */
-static int asleep(pn_conn *conn)
-{
-    static const struct itimerspec never;
-    int fd = pn_fileno(conn);
-    CHECK(fd >= 0);
-    CHECK_POLL(conn, "");
-    conn->next_timer_ns = INT64_MAX;
-    CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
-    return fd;
-}
-
-static bool readable(int fd)
-{
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    int rc = poll(&p, 1, TEST_PATIENCE_MS);
-    while (rc < 0 && errno == EINTR)
-        rc = poll(&p, 1, TEST_PATIENCE_MS);
-    return rc == 1;
-}
-
 /* A process of many connections, of which a loop watches the descriptors. */
 static void many(void *arg)
 {
@@ -75,11 +55,11 @@ static void many(void *arg)
     for (int i = 0; i < n; i++) {
         conn[i] = test_connect(engine);
         test_listen(conn[i], "c");
-        fd[i] = asleep(conn[i]);
+        fd[i] = sleep_on_descriptor(conn[i]);
     }
     test_tell(up);
     for (int i = 0; i < n; i++)
-        CHECK(readable(fd[i]));
+        CHECK(readable_within(fd[i], TEST_PATIENCE_MS));
     test_tell(up);
     test_hear(down);
     for (int i = 0; i < n; i++) {
@@ -177,12 +157,12 @@ static void test_our_own(void)
     }
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < OWN; i++)
-            fd[i] = asleep(conn[i]);
+            fd[i] = sleep_on_descriptor(conn[i]);
         round == 0 ? not_in_a_stream() : in_a_stream();
         CHECK_OK(test_notify(mine, "c", "x"));
         CHECK_EQ(pn_load_relaxed(&test_inside()->owed[0]), 0);
         for (int i = 0; i < OWN; i++) {
-            CHECK(readable(fd[i]));
+            CHECK(readable_within(fd[i], TEST_PATIENCE_MS));
             CHECK_POLL(conn[i], "x");
         }
     }
@@ -200,7 +180,7 @@ static void deaf(void *arg)
     for (int i = 0; i < n; i++) {
         conn[i] = test_connect(engine);
         test_listen(conn[i], "c");
-        asleep(conn[i]);
+        sleep_on_descriptor(conn[i]);
     }
     CHECK(signal(SIGUSR1, SIG_IGN) != SIG_ERR); /* a host that takes the handler away */
     test_tell(up);
@@ -233,7 +213,7 @@ static void test_our_own_are_no_heads(void)
     for (int i = 0; i < OWN; i++) {
         conn[i] = test_connect(engine);
         test_listen(conn[i], "c");
-        asleep(conn[i]);
+        sleep_on_descriptor(conn[i]);
     }
     spawn_chain(pid, deaf, NULL);
     in_a_stream();
@@ -266,7 +246,7 @@ static void closes_unheard(void *without)
     sigset_t blocked;
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "c");
-    asleep(conn);
+    sleep_on_descriptor(conn);
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGUSR1);
     CHECK_EQ(pthread_sigmask(SIG_BLOCK, &blocked, NULL), 0);
@@ -403,7 +383,7 @@ static void has_no_descriptor_left(void *by_descriptor)
 {
     pn_conn *conn = test_connect(engine);
     test_listen(conn, "c");
-    int fd = *(const bool *) by_descriptor ? asleep(conn) : -1;
+    int fd = *(const bool *) by_descriptor ? sleep_on_descriptor(conn) : -1;
     if (fd < 0) {
         int rc = test_wait(conn, 1000000); /* makes all that it sleeps on */
         CHECK(rc == 0 || rc == -EINTR);
@@ -414,7 +394,7 @@ static void has_no_descriptor_left(void *by_descriptor)
     pn_batch *batch = pn_batch_new();
     for (int64_t n = 0; n == 0;) { /* it is told of neighbours, too */
         if (fd >= 0)
-            CHECK(readable(fd));
+            CHECK(readable_within(fd, TEST_PATIENCE_MS));
         else
             CHECK((n = test_wait(conn, -1)) == 1 || n == -EINTR);
         CHECK((n = pn_poll(conn, batch, 0)) >= 0);

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #endif
 #include "children.h"
+#include "sleepers.h"
 #include "topics.h"
 
 #include <fcntl.h>
@@ -21,32 +22,9 @@
 #include "topic/consume.h"
 #include "wakeup/watch.h"
 
-static void no_slow_timer(pn_conn *conn)
-{
-    static const struct itimerspec never;
-    conn->next_timer_ns = INT64_MAX;
-    if (conn->tfd >= 0)
-        CHECK_EQ(timerfd_settime(conn->tfd, 0, &never, NULL), 0);
-}
-
-static struct QueueBackendStatus *slot(uint32_t i)
-{
-    return &test_inside()->backend[i];
-}
-
-static bool claimed(uint32_t i)
-{
-    return pn_load_acquire(&slot(i)->state) == PN_SLOT_CLAIMED;
-}
-
 static bool watches(uint32_t i)
 {
     return pn_slot_watches(slot(i));
-}
-
-static bool asleep(uint32_t i)
-{
-    return watches(i) && (pn_load_acquire(&slot(i)->pos) & PN_ASLEEP) != 0;
 }
 
 static bool sees(const pn_conn *conn, pid_t pid)
@@ -69,12 +47,6 @@ static pid_t target(int pidfd)
         sscanf(line, "Pid: %d", &pid);
     fclose(info);
     return pid;
-}
-
-static bool readable(pn_conn *conn)
-{
-    struct pollfd p = {.fd = pn_fileno(conn), .events = POLLIN};
-    return poll(&p, 1, 0) == 1;
 }
 
 /* ---- neighbours: processes that do nothing until they are told to end ------------------------ */
@@ -105,7 +77,7 @@ static pid_t start(bool listens)
     while (!claimed(i) || pn_load_relaxed(&slot(i)->pid) != pid)
         i++;
     if (listens)
-        CHECK_SOON(asleep(i));
+        CHECK_SOON(watches(i) && asleep(i));
     return pid;
 }
 
@@ -604,7 +576,7 @@ static void test_telling_is_not_counted_as_a_wake_up(void)
     pn_conn *conn = test_connect(engine);
     CHECK(pn_load_acquire(&test_inside()->ctl->members) != members);
     pid_t other = start(true);
-    CHECK_SOON(asleep(0));
+    CHECK_SOON(watches(0) && asleep(0));
     pn_stat after = test_stat(engine);
     CHECK_EQ(after.signals_sent, before.signals_sent);
     CHECK_EQ(after.wakeups_useless, before.wakeups_useless);
@@ -674,7 +646,7 @@ static void test_a_signal_that_comes_with_one_of_ours_is_not_lost(void)
     begin();
     pid_t pid = spawn(listens_until_told, NULL);
     test_hear(up);
-    CHECK_SOON(asleep(0) && is_blocked(pid));
+    CHECK_SOON(watches(0) && asleep(0) && is_blocked(pid));
     kill(pid, SIGSTOP);
     CHECK_EQ(waitpid(pid, NULL, WUNTRACED), pid);
     pn_conn *conn = test_connect(engine);
