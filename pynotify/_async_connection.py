@@ -241,6 +241,7 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         """
         if wait_upstream:
             self._registry.refuse("listen(wait_upstream=True)")
+            nanoseconds(timeout)
         if channels:
             await self._in_transaction(lambda transaction: transaction.listen(channels))
         if channels and wait_upstream:
