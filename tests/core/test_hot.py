@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import itertools
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -201,6 +202,46 @@ def test_many(conn: pynotify.Connection, name: str) -> None:
     conn.listen("c")
     assert conn.notify_many("c", given) == len(expected)
     assert payloads(conn.poll()) == expected
+
+
+def filling_one_buffer(texts: list[str]) -> Iterator[bytearray | memoryview]:
+    buffer = bytearray(8)
+    for text in texts:
+        buffer[: len(text)] = text.encode()
+        yield memoryview(buffer)[: len(text)]
+
+
+def test_many_out_of_one_buffer(conn: pynotify.Connection) -> None:
+    """An iterator may fill it again for the next."""
+    conn.listen("c")
+    texts = ["a", "bc", "def"]
+    assert conn.notify_many("c", filling_one_buffer(texts)) == 3
+    with conn.transaction():
+        assert conn.notify_many("c", filling_one_buffer(["gh", *texts])) == 4
+    assert payloads(conn.poll()) == [*texts, "gh", *texts]
+    topic = conn.topic("t")
+    consumer = topic.channel("k").consumer(max_in_flight=len(texts))
+    topic.publish_many(filling_one_buffer(texts))
+    assert [consumer.get(0).body.decode() for _ in texts] == texts
+    consumer.close()
+
+
+def test_many_out_of_one_buffer_for_a_task(engine: pynotify.Engine) -> None:
+    texts = ["a", "bc", "def"]
+
+    async def send() -> None:
+        async with await pynotify.AsyncConnection.connect(engine.name) as conn:
+            await conn.listen("c")
+            assert await conn.notify_many("c", filling_one_buffer(texts)) == 3
+            assert payloads(await conn.poll()) == texts
+            topic = conn.topic("t")
+            async with topic.channel("k").consumer(max_in_flight=len(texts)) as consumer:
+                with pytest.raises(pynotify.Timeout):
+                    await consumer.get(0)  # the channel is there
+                await topic.publish_many(filling_one_buffer(texts))
+                assert [(await consumer.get(PATIENCE)).body.decode() for _ in texts] == texts
+
+    asyncio.run(send())
 
 
 def test_arguments_of_many_by_name(conn: pynotify.Connection) -> None:
