@@ -18,7 +18,7 @@ from pynotify._base import BaseConnection, Parts, check_stop_after, require_call
 from pynotify._batch import NotifyBatch
 from pynotify._block import Block
 from pynotify._closing import ClosedByAsyncWith
-from pynotify._encoding import kept_headers
+from pynotify._encoding import kept_headers, kept_payloads
 from pynotify._ffi import lib
 from pynotify._generation import AsyncGeneration
 from pynotify._handle import Handle, LatencyLog
@@ -213,8 +213,7 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         transaction = self._registry.current()
         if transaction is not None:
             return transaction.notify_many(channel, payloads, dedup=dedup, headers=headers)
-        if not isinstance(payloads, (str, bytes, bytearray, memoryview)):
-            payloads = list(payloads)  # the call may be repeated
+        payloads = kept_payloads(payloads)  # the call may be repeated
         headers = kept_headers(headers)
         return await self._off_loop.retry(
             lambda: self._sender.notify_many(channel, payloads, dedup=dedup, headers=headers)
@@ -241,6 +240,7 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         """
         if wait_upstream:
             self._registry.refuse("listen(wait_upstream=True)")
+            nanoseconds(timeout)
         if channels:
             await self._in_transaction(lambda transaction: transaction.listen(channels))
         if channels and wait_upstream:

@@ -166,6 +166,7 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         """
         if wait_upstream:
             self._registry.refuse("listen(wait_upstream=True)")
+            nanoseconds(timeout)
         if channels:
             self._in_transaction(lambda transaction: transaction.listen(channels))
         if channels and wait_upstream:

@@ -81,11 +81,34 @@ def decode_payload(data: bytes) -> str:
         raise PayloadDecodeError(f"payload is not valid UTF-8: {error.reason}") from error
 
 
+def _as_it_is(payload: str | Buffer) -> str | Buffer:
+    if isinstance(payload, (str, bytes)):
+        return payload
+    try:
+        return encode_payload(payload)
+    except TypeError:
+        return payload  # it is told when they are joined
+
+
+def kept_payloads(payloads: Payloads) -> Payloads:
+    """All of them as they are now: an iterator may fill one buffer again and again.
+
+    So may a program, before a call is repeated.
+    """
+    if isinstance(payloads, (str, bytes, bytearray, memoryview)):
+        return payloads  # likewise
+    return [_as_it_is(payload) for payload in payloads]
+
+
 def join_payloads(payloads: Payloads) -> tuple[bytes, array[int]]:
     """The payloads one after the other, and their lengths."""
     if isinstance(payloads, (str, bytes, bytearray, memoryview)):
         raise TypeError("payloads must be an iterable of payloads, not one payload")
-    items = payloads if isinstance(payloads, (list, tuple, Parts)) else list(payloads)
+    items = (
+        payloads
+        if isinstance(payloads, (list, tuple, Parts))
+        else [_as_it_is(payload) for payload in payloads]
+    )
     joined = join(items)
     if joined is None:
         encoded = [encode_payload(item) for item in items]

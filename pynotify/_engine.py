@@ -11,6 +11,7 @@ from pynotify._handle import Handle, LatencyLog, check_user
 from pynotify._listeners import channels_of_all
 from pynotify._public import public
 from pynotify._segments import backend_rows, map_segment
+from pynotify._time import nanoseconds
 from pynotify._types import BackendStat, CheckReport, EngineStat
 from pynotify.errors import SegmentCorrupt, check, native_error
 from pynotify.topics._survey import survey
@@ -153,8 +154,7 @@ class Engine(ClosedByWith):
 
         Signal handlers, which run between two tries, have the usual time.
         """
-
-        timeout_ns = max(0, round(min(seconds, _LOCK_TIMEOUT) * 1e9))
+        timeout_ns = nanoseconds(min(seconds, _LOCK_TIMEOUT))
 
         def limited(function: Callable[..., int], *arguments: Any) -> int:
             # The usual time comes first, so that a signal handler that raises in between leaves it.

@@ -522,7 +522,7 @@ def poll_limit(maximum: int | None) -> int:
         return 0
     if maximum < 0:
         raise ValueError(f"max must not be negative, is {maximum}")
-    return maximum or -1
+    return min(maximum, _NO_LIMIT) or -1
 
 
 def _of(owed: set[tuple[str, int]], messages: list[Notify | Gap]) -> list[Notify | Gap]:

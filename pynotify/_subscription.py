@@ -269,10 +269,11 @@ class SubscriptionThread(threading.Thread):
 
         The message that its handler is working on is finished; the subscription stays open.
         """
+        patience = None if timeout is None else nanoseconds(timeout) / 1e9
         self._stopping = True
         self._listening.cancel(self._waiter)
         if threading.current_thread() is not self:
-            self.join(timeout)
+            self.join(patience)
 
     def run(self) -> None:
         """Handle messages until the thread is stopped or the subscription closed."""

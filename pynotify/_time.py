@@ -1,4 +1,4 @@
-"""Timeouts in seconds, as the core wants them."""
+"""Timeouts in seconds, as the core wants them, and the kernel."""
 
 from __future__ import annotations
 
@@ -13,3 +13,11 @@ def nanoseconds(timeout: float | None) -> int:
         raise ValueError("timeout must be a number of seconds, not NaN")
     # A bound below 2**63 ns: three decades, after which wait() says False.
     return int(min(max(timeout, 0.0), 1e9) * 1_000_000_000)
+
+
+def milliseconds(timeout: float | None) -> int | None:
+    """The timeout of poll(2), which counts in an int: it may be over sooner, after a week.
+
+    Rounded up, or the last millisecond would be waited for with the processor.
+    """
+    return None if timeout is None else math.ceil(min(max(timeout, 0.0), 604_800.0) * 1000)

@@ -195,7 +195,11 @@ static PyObject *sleep_in_core(PyObject *self, PyObject *const *args, Py_ssize_t
         PyErr_SetString(PyExc_TypeError, "sleep() takes an election, a waiter and two numbers");
         return NULL;
     }
-    struct pn_py_port *port = in->handle == NULL ? NULL : pn_py_port_of(in->handle);
+    if (in->handle == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "handle");
+        return NULL;
+    }
+    struct pn_py_port *port = pn_py_port_of(in->handle);
     long long ns = PyLong_AsLongLong(args[2]);
     unsigned long long limit = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(args[3]);
     int rc;

@@ -11,7 +11,7 @@ PyObject *pn_py_import(const char *module, const char *name)
     return object;
 }
 
-static int fill(PyObject *module)
+static int make(PyObject *module)
 {
     if (pn_py_add_notify(module) < 0 || pn_py_add_port(module) < 0 || pn_py_add_batch(module) < 0)
         return -1;
@@ -24,6 +24,21 @@ static int fill(PyObject *module)
         pn_py_add_sleep(module) < 0 || pn_py_add_lock(module) < 0 || pn_py_add_parts(module) < 0)
         return -1;
     return pn_py_add_sender(module);
+}
+
+/*
+ * A program may forget what it has imported, and import it again (sys.modules, importlib.reload).
+ * Objects of before live on, so the types are the same: they belong to the process.
+ */
+static int fill(PyObject *module)
+{
+    static PyObject *first; /* the names of the module that was made first */
+    if (first != NULL)
+        return PyDict_Merge(PyModule_GetDict(module), first, 0);
+    if (make(module) < 0)
+        return -1;
+    first = PyDict_Copy(PyModule_GetDict(module));
+    return first == NULL ? -1 : 0;
 }
 
 PyMODINIT_FUNC PyInit__hot(void)

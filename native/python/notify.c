@@ -117,6 +117,14 @@ static PyObject *headers_of(PyObject *headers)
     return bytes;
 }
 
+/* A converter: the format for such a number takes any modulo 2^64. */
+static int whole(PyObject *object, void *number)
+{
+    unsigned long long value = PyLong_AsUnsignedLongLong(object);
+    *(unsigned long long *) number = value;
+    return value != (unsigned long long) -1 || PyErr_Occurred() == NULL;
+}
+
 static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"channel", "payload", "pid",     "seq",     "sent_ns",
@@ -124,9 +132,10 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     PyObject *channel, *payload, *pattern = Py_None, *headers = Py_None;
     struct pn_py_origin origin = {0};
     (void) type;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO|iKLKKOO:Notify", names, &channel, &payload,
-                                     &origin.pid, &origin.seq, &origin.sent_ns, &origin.sender,
-                                     &origin.index, &pattern, &headers))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "UO|iO&LO&O&OO:Notify", names, &channel,
+                                     &payload, &origin.pid, whole, &origin.seq, &origin.sent_ns,
+                                     whole, &origin.sender, whole, &origin.index, &pattern,
+                                     &headers))
         return NULL;
     if (pattern != Py_None && !PyUnicode_Check(pattern)) {
         PyErr_SetString(PyExc_TypeError, "pattern must be str or None");

@@ -232,9 +232,12 @@ static int set_out(PyObject *self, PyObject *out, void *unused)
     return 0;
 }
 
+/* The core writes to `message` whatever it says. */
 static void reset(PyObject *self)
 {
+    static pn_message_out nothing;
     ((struct taker *) self)->core = pn_closed_consumer();
+    ((struct taker *) self)->message = &nothing;
 }
 
 #define AT(field) offsetof(struct taker, field)

@@ -35,6 +35,7 @@ from pynotify._engine import open as open_segment
 from pynotify._locks import RLock
 from pynotify._log import logger
 from pynotify._process import process, reset_after_fork
+from pynotify._time import nanoseconds
 from pynotify.bridge._control import ControlRequest, ControlServer
 from pynotify.bridge._local import LocalSide
 from pynotify.bridge._outgoing import Backlog
@@ -169,6 +170,7 @@ class PostgresBridge(ClosedByWith):
 
     def run(self, timeout: float | None = None) -> None:
         """Be a bridge until `stop` or `close`, or for `timeout` seconds."""
+        nanoseconds(timeout)
         thread = threading.get_ident()
         # A call made by `for`: Ctrl-C cannot come between having the lock and `try`.
         for free in map(self._running.acquire, (False,)):

@@ -11,6 +11,7 @@ import os
 import sys
 
 from pynotify._table import escape
+from pynotify._time import milliseconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,12 +72,11 @@ class Watch:
             self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, timeout: float | None) -> Collection[int]:
-        """The descriptors that are readable or closed; none after `timeout` seconds.
+        """The descriptors that are readable or closed; none after `timeout` seconds, or a week.
 
         Raises BrokenPipeError when standard output is not read any more.
         """
-        milliseconds = None if timeout is None else max(0.0, timeout) * 1000
-        ready = [descriptor for descriptor, _ in self._poll.poll(milliseconds)]
+        ready = [descriptor for descriptor, _ in self._poll.poll(milliseconds(timeout))]
         if self._output in ready:
             raise BrokenPipeError
         return ready

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pynotify._closing import ClosedByAsyncWith
 from pynotify._headers import take
+from pynotify._time import nanoseconds
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._arrays import Reference
 from pynotify.pubsub._dispatch import Received, report
@@ -151,6 +152,7 @@ class AsyncPubSub(ClosedByAsyncWith, State):
         while the calling task has a transaction open.  Cancelling it loses at most the object
         that a handler is working on.
         """
+        nanoseconds(timeout)
         count = 0
         async for received in self._received(timeout):
             count += 1

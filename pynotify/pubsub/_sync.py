@@ -10,6 +10,7 @@ from pynotify._closing import ClosedByWith, is_inside_a_call
 from pynotify._connection import Connection
 from pynotify._headers import take
 from pynotify._locks import Event, RLock
+from pynotify._time import nanoseconds
 from pynotify.errors import ConnectionLost, InterfaceError
 from pynotify.pubsub._arrays import Reference
 from pynotify.pubsub._dispatch import Received, report
@@ -220,6 +221,7 @@ class PubSub(ClosedByWith, State):
         Returns how many objects have come, those without a handler too.  Raises
         `ActiveTransaction` while the calling thread has a transaction open.
         """
+        nanoseconds(timeout)
         return sum(map(_one, self._received(timeout)))
 
     def __iter__(self) -> Iterator[Received]:

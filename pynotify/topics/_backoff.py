@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from enum import Enum
 
+_LONGEST = 4e9  # more than a century: threads cannot sleep for three
+
 
 class Outcome(Enum):
     """The outcome of handling a message."""
@@ -29,7 +31,7 @@ class Backoff:
     def __init__(self, first: float, longest: float) -> None:
         if not (math.isfinite(longest) and 0 <= first <= longest):
             raise ValueError(f"backoff must be (first, longest) seconds, is ({first}, {longest})")
-        self._first, self._longest = first, longest
+        self._first, self._longest = min(first, _LONGEST), min(longest, _LONGEST)
         self._until = -math.inf
         self.level = 0
 

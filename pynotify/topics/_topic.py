@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pynotify._encoding import kept_headers
+from pynotify._encoding import kept_headers, kept_payloads
 from pynotify._ffi import ffi, lib
 from pynotify.topics._base_topic import BaseTopic
 from pynotify.topics._channel import AsyncChannel, Channel
@@ -180,8 +180,7 @@ class AsyncTopic(BaseTopic):
         The ids are a lazy sequence: each is made when it is looked at.  Arguments and errors are
         those of `publish`.
         """
-        if not isinstance(bodies, (str, bytes, bytearray, memoryview)):
-            bodies = list(bodies)  # the call may be repeated
+        bodies = kept_payloads(bodies)  # the call may be repeated
         kept = kept_headers(headers)
         return await self._link.off_loop.retry(
             partial(self._publish_many, bodies, delay, ttl, kept)

@@ -311,6 +311,8 @@ def test_bad_arguments(engine_name: str, postgres: Server, make_engine: EngineFa
 
 def test_its_life(engine_name: str, postgres: Server, channel: str) -> None:
     bridge = pynotify.bridge.PostgresBridge(engine_name, channels=[channel], conninfo=postgres.dsn)
+    with pytest.raises(ValueError, match="NaN"):
+        bridge.run(float("nan"))
     bridge.run(timeout=0)
     bridge.stop()
     bridge.run()

@@ -57,6 +57,16 @@ def test_bodies_and_properties(peers: Peers, body: Any, options: dict[str, Any])
     assert message.delivery_info == {"exchange": "", "routing_key": "jobs"}
 
 
+def test_a_long_wait(peers: Peers) -> None:
+    """Longer than poll(2) takes."""
+    sender, receiver = peers(), peers()
+    receiver.declare(JOBS)
+    receiver.consume(JOBS)
+    sender.publish("late", "jobs")
+    receiver.connection.transport._wait(1e10)
+    assert receiver.drain(1) == ["late"]
+
+
 def test_what_is_acknowledged_is_gone_and_the_rest_comes_again_in_order(peers: Peers) -> None:
     first, second = peers(), peers()
     first.declare(JOBS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import itertools
@@ -10,7 +11,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -119,6 +120,18 @@ def test_other_arguments(arguments: tuple[Any, ...]) -> None:
         pynotify.Notify(*arguments)
 
 
+@pytest.mark.parametrize("name", ["pid", "seq", "sent_ns", "sender", "index"])
+def test_numbers_that_it_cannot_have(name: str) -> None:
+    given: dict[str, Any] = {name: 2**64}
+    with pytest.raises(OverflowError):
+        pynotify.Notify("c", "x", **given)
+    if name in ("seq", "sender", "index"):
+        with pytest.raises(OverflowError):
+            pynotify.Notify("c", "x", **{name: -1})  # type: ignore[arg-type]
+        made = pynotify.Notify("c", "x", **{name: 2**64 - 1})  # type: ignore[arg-type]
+        assert pickle.loads(pickle.dumps(made)).order == made.order
+
+
 # ---- arguments of notify() -----------------------------------------------------------------------
 
 
@@ -193,6 +206,46 @@ def test_many(conn: pynotify.Connection, name: str) -> None:
     conn.listen("c")
     assert conn.notify_many("c", given) == len(expected)
     assert payloads(conn.poll()) == expected
+
+
+def filling_one_buffer(texts: list[str]) -> Iterator[bytearray | memoryview]:
+    buffer = bytearray(8)
+    for text in texts:
+        buffer[: len(text)] = text.encode()
+        yield memoryview(buffer)[: len(text)]
+
+
+def test_many_out_of_one_buffer(conn: pynotify.Connection) -> None:
+    """An iterator may fill it again for the next."""
+    conn.listen("c")
+    texts = ["a", "bc", "def"]
+    assert conn.notify_many("c", filling_one_buffer(texts)) == 3
+    with conn.transaction():
+        assert conn.notify_many("c", filling_one_buffer(["gh", *texts])) == 4
+    assert payloads(conn.poll()) == [*texts, "gh", *texts]
+    topic = conn.topic("t")
+    consumer = topic.channel("k").consumer(max_in_flight=len(texts))
+    topic.publish_many(filling_one_buffer(texts))
+    assert [consumer.get(0).body.decode() for _ in texts] == texts
+    consumer.close()
+
+
+def test_many_out_of_one_buffer_for_a_task(engine: pynotify.Engine) -> None:
+    texts = ["a", "bc", "def"]
+
+    async def send() -> None:
+        async with await pynotify.AsyncConnection.connect(engine.name) as conn:
+            await conn.listen("c")
+            assert await conn.notify_many("c", filling_one_buffer(texts)) == 3
+            assert payloads(await conn.poll()) == texts
+            topic = conn.topic("t")
+            async with topic.channel("k").consumer(max_in_flight=len(texts)) as consumer:
+                with pytest.raises(pynotify.Timeout):
+                    await consumer.get(0)  # the channel is there
+                await topic.publish_many(filling_one_buffer(texts))
+                assert [(await consumer.get(PATIENCE)).body.decode() for _ in texts] == texts
+
+    asyncio.run(send())
 
 
 def test_arguments_of_many_by_name(conn: pynotify.Connection) -> None:
@@ -574,6 +627,13 @@ def test_at_most(conn: pynotify.Connection, maximum: int) -> None:
     assert first + payloads(conn.poll()) == sent
 
 
+def test_at_most_what_no_number_of_c_holds(conn: pynotify.Connection) -> None:
+    conn.listen("c")
+    for read in (conn.poll, conn.poll_batch):
+        conn.notify_many("c", ["1", "2", "3"])
+        assert len(read(2**64 + 1)) == 3
+
+
 def test_what_poll_takes(conn: pynotify.Connection) -> None:
     receiver = conn.link.receiver
     for wrong in ((), ([],), ([], None, 1), ((), None)):
@@ -586,6 +646,8 @@ def test_what_poll_takes(conn: pynotify.Connection) -> None:
     assert conn.poll(0) == conn.poll() == []
     unborn = Inlet.__new__(Inlet)
     assert unborn.take([], None) is False
+    with pytest.raises(AttributeError, match="handle"):
+        unborn.sleep(None, None, 0, 0)  # type: ignore[arg-type]
     assert (unborn.routed, unborn.interrupted) == (False, False)
     conn.close()
     for maximum in (None, 0, 1):
@@ -767,6 +829,41 @@ def test_a_consumer_that_was_cleared_is_closed() -> None:
         del cleared._handle
     assert not cleared.take_at_once([])
     assert not cleared.finish_at_once((1, 2, 3))
+    assert cleared.get_in_core(0) < 0
+
+
+# ---- imported again ------------------------------------------------------------------------------
+
+_AGAIN = """
+import sys
+
+import pynotify
+
+before = pynotify.connect(sys.argv[1])
+before.listen("c")
+for _ in range(3):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pynotify"]:
+        del sys.modules[name]
+    import pynotify
+after = pynotify.connect(sys.argv[1])
+after.listen("c")
+after.notify("c", "1")
+before.notify_many("c", ["2", "3"])
+for conn in (before, after):
+    messages = [*conn.notifies(timeout=0)]
+    assert [message.payload for message in messages] == ["1", "2", "3"]
+    assert all(type(message) is pynotify.Notify for message in messages)
+    assert not conn.wait(0.001)
+    conn.close()
+print("once more")
+"""
+
+
+def test_imported_again(engine: pynotify.Engine) -> None:
+    """By a program that forgets its modules; what was made before goes on."""
+    command = [sys.executable, "-c", _AGAIN, engine.name]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("once more\n", "")
 
 
 # ---- the GIL -------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -53,7 +54,7 @@
 
 #define PN_OWED_NS 10000000LL
 
-enum { MAX_LOCAL = 65536, MAX_SIGNALS = 65 };
+enum { MAX_LOCAL = 65536, MAX_SIGNALS = 65, ONCE = (int) SA_RESETHAND };
 
 /* ---- the process's side: the handler -------------------------------------------------------- */
 
@@ -66,6 +67,7 @@ static pn_atomic_u32 in_handler; /* handlers that may hold a pointer out of loca
 /* What stood before our handler, per signal; the newest first.  Never freed: a handler reads it. */
 struct disposition {
     struct sigaction sa;
+    pn_atomic_u32 spent; /* SA_RESETHAND: it was called, and the kernel would have forgotten it */
     struct disposition *older;
 };
 static _Atomic(struct disposition *) previous[MAX_SIGNALS];
@@ -93,21 +95,44 @@ static bool is_ours(const siginfo_t *info, bool had_flag)
     return had_flag && (lost_its_info(info) || raised_here(info));
 }
 
+static bool is_the_same(const struct sigaction *a, const struct sigaction *b)
+{
+    return a->sa_sigaction == b->sa_sigaction && a->sa_flags == b->sa_flags;
+}
+
+/* Whether it has installed itself again, over ours; for one call more, if it was for one. */
+static bool is_back(const struct sigaction *was, const struct sigaction *now)
+{
+    return (was->sa_flags & ONCE) != 0 ? is_the_same(was, now)
+                                       : now->sa_sigaction == was->sa_sigaction;
+}
+
+/* Of what the signal has interrupted.  No context: ours was called with the number alone, by a
+ * handler that runs with that and more. */
+static sigset_t interrupted_mask(const ucontext_t *context)
+{
+    sigset_t mask;
+    sigemptyset(&mask);
+    if (context == NULL)
+        pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    else
+        memcpy(&mask, &context->uc_sigmask, _NSIG / 8); /* the kernel's is no larger */
+    return mask;
+}
+
 /*
  * Call a handler that was here before us as the kernel would.  One that passes signals on by
  * raise() needs SA_NODEFER to mean something, and installs itself again afterwards, over ours
- * (faulthandler with chain=True): then we step back in front of it.
+ * (faulthandler with chain=True); so does one that the kernel calls once (System V).  Then we step
+ * back in front of it.
  */
-static void call_previous(int signo, siginfo_t *info, void *context, const struct sigaction *was)
+static void call_previous(int signo, siginfo_t *info, void *context, struct disposition *turn)
 {
-    const ucontext_t *interrupted = context;
-    sigset_t mask, before;
+    const struct sigaction *was = &turn->sa;
+    sigset_t mask = interrupted_mask(context), before;
     struct sigaction now;
-    bool nodefer = (was->sa_flags & SA_NODEFER) != 0;
-    sigemptyset(&mask);
-    memcpy(&mask, &interrupted->uc_sigmask, _NSIG / 8); /* the kernel's is no larger */
     sigorset(&mask, &mask, &was->sa_mask);
-    if (!nodefer)
+    if ((was->sa_flags & SA_NODEFER) == 0)
         sigaddset(&mask, signo);
     pthread_sigmask(SIG_SETMASK, &mask, &before); /* ours blocks everything */
     if ((was->sa_flags & SA_SIGINFO) != 0)
@@ -115,15 +140,20 @@ static void call_previous(int signo, siginfo_t *info, void *context, const struc
     else
         was->sa_handler(signo);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (nodefer && sigaction(signo, NULL, &now) == 0 && now.sa_sigaction == was->sa_sigaction)
+    if ((was->sa_flags & (SA_NODEFER | ONCE)) != 0 && sigaction(signo, NULL, &now) == 0 &&
+        is_back(was, &now)) {
+        pn_store_relaxed(&turn->spent, 0);
         sigaction(signo, &installed[signo], NULL);
+    }
 }
 
 /* The innermost call of a handler that stood before ours. */
 struct passed {
-    int depth;
+    int signo, depth;
     uintptr_t frame; /* of chain(); the stack grows down */
     const void *context;
+    const volatile uint64_t *mark; /* in that frame; it has a value of its own each time */
+    uint64_t value;
 };
 
 /* PN_TLS_AT_START, since TLS on demand would malloc. */
@@ -136,16 +166,38 @@ static bool sent_by_this_process(const siginfo_t *info)
             info->si_pid == pn_my_pid);
 }
 
+/* The kernel reads the mark first, since the stack that it was on may be gone: of a coroutine. */
+__attribute__((no_sanitize_address)) static bool is_marked(void)
+{
+    enum { NO_WAY = -1 };
+    return syscall(SYS_rt_sigprocmask, NO_WAY, passed.mark, NULL, _NSIG / 8) != 0 &&
+           errno == EINVAL && *passed.mark == passed.value;
+}
+
 /*
  * Did that handler pass the signal on to ours, by a call or by raising it again?  It may have left
  * by siglongjmp() long ago.  Then its frame does not stand above ours any more; or the thread has
- * gone deeper since, and what comes from another process has a context of its own.  Only what a
- * thread sends itself at such a depth is taken for passed on.
+ * gone deeper since, and what comes from another process has a context of its own.  Where it has
+ * not, the mark tells: other frames stand there now.
  */
-static bool is_passed_on(const siginfo_t *info, const void *context, uintptr_t frame)
+static bool is_passed_on(int signo, const siginfo_t *info, const void *context, uintptr_t frame)
 {
-    return passed.depth != 0 && frame < passed.frame &&
-           (context == NULL || context == passed.context || sent_by_this_process(info));
+    return passed.signo == signo && frame < passed.frame &&
+           (context == NULL || context == passed.context || sent_by_this_process(info)) &&
+           is_marked();
+}
+
+static bool is_handler(const struct sigaction *sa)
+{
+    return (sa->sa_flags & SA_SIGINFO) != 0 ||
+           (sa->sa_handler != SIG_DFL && sa->sa_handler != SIG_IGN);
+}
+
+/* The default, if it was a handler for one signal, which has come. */
+static bool is_default(const struct disposition *turn)
+{
+    return is_handler(&turn->sa) ? pn_load_relaxed(&turn->spent) != 0
+                                 : turn->sa.sa_handler == SIG_DFL;
 }
 
 static void chain(int signo, siginfo_t *info, void *context)
@@ -156,18 +208,22 @@ static void chain(int signo, siginfo_t *info, void *context)
      * to an end.
      */
     const uintptr_t frame = (uintptr_t) __builtin_frame_address(0);
-    const int depth = is_passed_on(info, context, frame) ? passed.depth : 0;
-    const struct disposition *turn = pn_load_acquire(&previous[signo]);
+    const int depth = is_passed_on(signo, info, context, frame) ? passed.depth : 0;
+    struct disposition *turn = pn_load_acquire(&previous[signo]);
     for (int i = 0; turn != NULL && i < depth; i++)
         turn = turn->older;
     if (turn == NULL)
         return;
-    const struct sigaction *was = &turn->sa;
     const struct passed outer = passed;
-    passed = (struct passed) {.depth = depth + 1, .frame = frame, .context = context};
-    if ((was->sa_flags & SA_SIGINFO) != 0) {
-        call_previous(signo, info, context, was);
-    } else if (was->sa_handler == SIG_DFL) {
+    static _Thread_local uint64_t values PN_TLS_AT_START;
+    const volatile uint64_t mark = ++values * 0x9e3779b97f4a7c15ULL;
+    passed = (struct passed) {.signo = signo,
+                              .depth = depth + 1,
+                              .frame = frame,
+                              .context = context,
+                              .mark = &mark,
+                              .value = mark};
+    if (is_default(turn)) {
         /* the host never wanted it: do what would have happened without us, terminate; but not
          * for one that was queued and lost its info, or was passed on by a handler before ours:
          * that was one of ours, more likely than not */
@@ -175,8 +231,9 @@ static void chain(int signo, siginfo_t *info, void *context)
             signal(signo, SIG_DFL);
             raise(signo); /* pending until this handler returns */
         }
-    } else if (was->sa_handler != SIG_IGN) {
-        call_previous(signo, info, context, was);
+    } else if (is_handler(&turn->sa)) {
+        pn_store_relaxed(&turn->spent, (turn->sa.sa_flags & ONCE) != 0);
+        call_previous(signo, info, context, turn);
     }
     passed = outer;
 }
@@ -257,10 +314,11 @@ static bool is_our_handler(const struct sigaction *sa)
 static int remember(int signo, const struct sigaction *current)
 {
     struct disposition *was = pn_load_relaxed(&previous[signo]);
-    if (was != NULL && was->sa.sa_sigaction == current->sa_sigaction &&
-        was->sa.sa_flags == current->sa_flags)
+    if (was != NULL && is_the_same(&was->sa, current)) {
+        pn_store_relaxed(&was->spent, 0);
         return 0;
-    struct disposition *copy = malloc(sizeof *copy);
+    }
+    struct disposition *copy = calloc(1, sizeof *copy);
     if (copy == NULL)
         return pn_fail(ENOMEM, "out of memory");
     copy->sa = *current;
@@ -269,7 +327,11 @@ static int remember(int signo, const struct sigaction *current)
     return 0;
 }
 
-/* SA_RESTART as the host's own handler has it: Python's relies on EINTR to run at all. */
+/*
+ * SA_RESTART as the host's own handler has it: Python's relies on EINTR to run at all.  SA_ONSTACK
+ * likewise: a handler without it may take more than there is of an alternate stack.  Where there
+ * was none the stacks of threads may be too small for any.
+ */
 static int install(int signo, const struct sigaction *current)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
@@ -277,13 +339,12 @@ static int install(int signo, const struct sigaction *current)
     int rc = remember(signo, current);
     if (rc != 0)
         return rc;
-    bool host_handles = (current->sa_flags & SA_SIGINFO) != 0 ||
-                        (current->sa_handler != SIG_DFL && current->sa_handler != SIG_IGN);
+    int as_the_hosts = SA_RESTART | SA_ONSTACK;
+    if (is_handler(current))
+        as_the_hosts &= current->sa_flags;
     memset(&sa, 0, sizeof sa);
     sa.sa_sigaction = procsignal_handler;
-    sa.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    if (!host_handles || (current->sa_flags & SA_RESTART) != 0)
-        sa.sa_flags |= SA_RESTART;
+    sa.sa_flags = SA_SIGINFO | as_the_hosts;
     /* No other handler on top of ours: the stack may be 8 KiB, most of it taken by the kernel.
      * What a fault raises cannot wait. */
     sigfillset(&sa.sa_mask);
@@ -334,9 +395,10 @@ static void disarm(struct pn_conn *conn)
         return;
     if (sigaction(conn->signo, NULL, &current) != 0 || !is_our_handler(&current))
         return; /* not ours any more */
-    struct sigaction back = pn_load_relaxed(&previous[conn->signo])->sa;
-    if ((back.sa_flags & SA_SIGINFO) == 0 && back.sa_handler == SIG_DFL)
-        back.sa_handler = SIG_IGN;
+    const struct disposition *was = pn_load_relaxed(&previous[conn->signo]);
+    struct sigaction back = was->sa;
+    if (is_default(was))
+        back = (struct sigaction) {.sa_handler = SIG_IGN};
     sigaction(conn->signo, &back, NULL);
 }
 

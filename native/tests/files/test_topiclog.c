@@ -868,6 +868,29 @@ static void test_a_topic_in_its_directory_is_not_touched_by_unlink(void)
     CHECK_EQ(st.st_mode & 07777, 0700);
 }
 
+/* Up to the last number, which only overwritten memory can hold, there are 2^63 names. */
+static void test_a_log_is_gone_if_a_file_of_it_is(void)
+{
+    char beside[sizeof log_dir + 8];
+    log_make();
+    set_up();
+    snprintf(beside, sizeof beside, "%s.beside", log_dir);
+    CHECK(!pn_topiclog_is_gone(tlog, &tfiles));
+    const struct pn_topiclog good = *tlog;
+    tlog->queue.state[tlog->queue.current & 1].write_file = INT64_MAX;
+    CHECK(pn_topiclog_is_gone(tlog, &tfiles));
+    CHECK_EQ(rename(log_dir, beside), 0);
+    int file = open(log_dir, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    CHECK(file >= 0);
+    CHECK(!pn_topiclog_is_gone(tlog, &tfiles)); /* ENOTDIR, and of each name again */
+    close(file);
+    CHECK_EQ(unlink(log_dir), 0);
+    *tlog = good;
+    CHECK(pn_topiclog_is_gone(tlog, &tfiles));
+    CHECK_EQ(rename(beside, log_dir), 0);
+    CHECK(!pn_topiclog_is_gone(tlog, &tfiles));
+}
+
 static void remove_log_dir(void)
 {
     if (data_dir_owner == getpid())
@@ -903,5 +926,6 @@ int main(void)
     RUN(test_an_interval_is_synced_by_one_after_it_has_passed);
     RUN(test_a_full_disk_is_an_error_and_loses_nothing);
     RUN(test_a_topic_in_its_directory_is_not_touched_by_unlink);
+    RUN(test_a_log_is_gone_if_a_file_of_it_is);
     return tests_done();
 }

@@ -132,6 +132,13 @@ __attribute__((noinline)) static void is_signalled(pid_t by, size_t deeper)
     }
 }
 
+__attribute__((noinline)) static void does_something_else(void)
+{
+    volatile char room[128 << 10];
+    for (size_t i = 0; i < sizeof room; i++)
+        room[i] = (char) i;
+}
+
 /* Its handler never returns to ours, which must not take the next signal for what it has raised. */
 static void host_that_jumps(void *arg)
 {
@@ -147,9 +154,10 @@ static void host_that_jumps(void *arg)
         if (by != 0)
             CHECK_CHILD(by, 0);
     }
-    for (volatile int i = 6; i < 9; i++) { /* no deeper than that one */
+    for (volatile int i = 6; i < 12; i++) { /* by the thread itself, no deeper; and deeper */
+        does_something_else();
         if (sigsetjmp(out, 1) == 0)
-            is_signalled(0, 0);
+            is_signalled(0, deeper[i - 6]);
         CHECK_EQ(host_calls, i + 1);
     }
     pn_conn_close(conn);

@@ -51,6 +51,7 @@ from redis.exceptions import (
 from pynotify._finalizing import OwnDescriptor
 from pynotify._log import logger
 from pynotify._segments import check_name
+from pynotify._time import milliseconds
 from pynotify.compat.redis._session import (
     KINDS,
     PATTERN,
@@ -191,7 +192,7 @@ class _Link:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            ready = self._waiting.poll(None if left is None else left * 1000)
+            ready = self._waiting.poll(milliseconds(left))
             if any(descriptor == self._wake for descriptor, _ in ready):
                 with contextlib.suppress(BlockingIOError):  # another thread was faster
                     os.eventfd_read(self._wake)

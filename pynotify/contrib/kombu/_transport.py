@@ -13,6 +13,7 @@ from amqp.exceptions import RecoverableConnectionError
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 
+from pynotify._time import milliseconds
 from pynotify.contrib._own import PerProcess
 from pynotify.contrib.kombu import _channel
 from pynotify.contrib.kombu._session import Session, Settings
@@ -214,4 +215,4 @@ class Transport(virtual.Transport):  # type: ignore[misc]
             self._poll = select.poll()
             for descriptor in self._watched:
                 self._poll.register(descriptor, select.POLLIN)
-        self._poll.poll(None if timeout is None else max(timeout * 1000, 1))
+        self._poll.poll(milliseconds(timeout))
