@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from logwriter import LogWriter, receives, sends
 
+from spark_jobs.audit import partials as of_one_log
 from spark_jobs.audit import sums
 from spark_jobs.audit.debt import BASE_BITS
 from spark_jobs.audit.sums import BLOCK_BITS, CHANNEL_BITS, Blocks, Sums, compare, joined, mixed
@@ -148,7 +149,7 @@ def test_the_second_reading_is_of_suspect_blocks_only(tmp_path: Path) -> None:
 def test_groups_of_blocks_are_compared_each_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "GROUP_BITS", 1)
+    monkeypatch.setattr(of_one_log, "GROUP_BITS", 1)
     seq = np.arange(5 * SIZE)
     sender, listener = LogWriter(tmp_path, 9), LogWriter(tmp_path, 1)
     for channel in ("a", "b"):
