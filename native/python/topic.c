@@ -2,10 +2,12 @@
  * topic.c - Publisher, the base of topics: publish() without headers, outside of a transaction.
  *
  * Whatever is out of the ordinary is left to the method _publish_otherwise(), which does the whole
- * again.  So is a durable topic, whose publishing writes, and may sync, without the GIL.
+ * again, and once more after a signal.  So is what would have to wait for another process.  A
+ * durable topic is published to without the GIL, since that writes, and may sync.
  */
 #include "hot.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -60,28 +62,46 @@ static bool plain_times(PyObject *const *values, PyObject *names, struct pn_mess
     return true;
 }
 
+/* With the GIL without waiting for another process, without it in slices of such a wait. */
+static int call_core(struct publisher *p, struct pn_py_port *port, const pn_message_in *message,
+                     uint64_t *id)
+{
+    int rc;
+    if (p->in_memory) {
+        int before = pn_set_never_wait(1);
+        rc = pn_topic_publish(port->conn, NULL, p->ref, message, id);
+        pn_set_never_wait(before);
+        return rc;
+    }
+    PyObject *native = Py_XNewRef(port->native); /* another thread may close the connection */
+    pn_conn *conn = port->conn;
+    pn_ref topic = p->ref;
+    Py_BEGIN_ALLOW_THREADS;
+    rc = pn_topic_publish(conn, NULL, topic, message, id);
+    Py_END_ALLOW_THREADS;
+    Py_XDECREF(native);
+    return rc;
+}
+
 /* Whether it was published, and the id; or the core's error. */
 static bool published(struct publisher *p, PyObject *body, struct pn_message_in *message,
                       int64_t *number)
 {
     struct pn_py_text data;
-    if (!p->in_memory || p->handle == NULL || p->transactions == NULL ||
-        !PyDict_CheckExact(p->transactions) || PyDict_Size(p->transactions) != 0 ||
-        !pn_py_text_of(body, &data))
+    if (p->handle == NULL || p->transactions == NULL || !PyDict_CheckExact(p->transactions) ||
+        PyDict_Size(p->transactions) != 0 || !pn_py_text_of(body, &data))
         return false;
     struct pn_py_port *port = pn_py_port_of(p->handle);
     if (port == NULL) {
         PyErr_Clear();
         return false;
     }
-    int before = pn_set_never_wait(1);
     message->body = data.at;
     message->body_len = (size_t) data.len;
     uint64_t id;
-    int rc = pn_topic_publish(port->conn, NULL, p->ref, message, &id);
+    int rc = call_core(p, port, message, &id);
     *number = rc < 0 ? rc : (int64_t) id;
-    pn_set_never_wait(before);
-    return *number != -PN_ELOCKBUSY && *number != -PN_EROOMBUSY;
+    return rc != -PN_ELOCKBUSY && rc != -PN_EROOMBUSY && rc != -EINTR;
 }
 
 /* The id as text: 16 hex digits. */

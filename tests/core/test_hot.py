@@ -8,6 +8,7 @@ import gc
 import itertools
 import math
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ from pynotify._hot import AT_ONCE, AT_ONCE_BYTES, Inlet, Taker, wait
 from pynotify.topics import Topic
 from pynotify.topics._message import _EXPIRES
 from receiving import PATIENCE, payloads, wait_until
-from sessions import Connect, EngineFactory
+from sessions import Connect, EngineFactory, Worker
 from waiting import Call
 
 
@@ -427,17 +428,48 @@ def test_publishing_belongs_to_the_transaction(conn: pynotify.Connection) -> Non
     assert bodies(topic) == [b"then"]
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_a_topic_on_disk_is_published_to_without_the_gil(
-    make_engine: EngineFactory, tmp_path: Path, durable: bool
+def test_a_durable_topic_is_published_to_in_one_call(
+    make_engine: EngineFactory,
+    nursery: Worker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with make_engine(data_dir=tmp_path).connect() as conn:
-        topic = conn.topic("t", durable=durable)
-        assert topic.in_memory is not durable
-        assert conn.topic("t") is topic
-        topic.channel("k")
+    """Which comes back for signal handlers while it waits; one that raises ends it."""
+    left = []
+    otherwise = Topic._publish_otherwise
+
+    def watched(self: Any, *arguments: Any) -> str:
+        left.append(arguments[0])
+        return otherwise(self, *arguments)
+
+    monkeypatch.setattr(Topic, "_publish_otherwise", watched)
+    engine = make_engine(data_dir=tmp_path)
+    holder = LockHolder(nursery, make_engine.name_of(engine), tmp_path / "log")
+    with engine.connect() as conn:
+        topic = conn.topic("t", durable=True)
+        assert not topic.in_memory
+        channel = topic.channel("k")
         topic.publish("a")
-        assert bodies(topic) == [b"a"]
+        topic.publish("b", ttl=3600)
+        topic.publish("later", delay=3600)
+        assert left == []
+        holder.hold()
+        try:
+            other = Call(topic.publish, "c")
+            before = signal.signal(signal.SIGALRM, lambda *_: 1 / 0)
+            try:
+                with pytest.raises(ZeroDivisionError):
+                    signal.setitimer(signal.ITIMER_REAL, 0.1)
+                    topic.publish("never")
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+            assert not other.ended
+        finally:
+            holder.release()
+        other.result()
+        assert bodies(topic) == [b"a", b"b", b"c"]
+        assert channel.stats().deferred == 1
 
 
 # ---- references and memory -----------------------------------------------------------------------
