@@ -18,7 +18,7 @@ from pynotify._base import BaseConnection, Parts, check_stop_after, require_call
 from pynotify._batch import NotifyBatch
 from pynotify._block import Block
 from pynotify._closing import ClosedByAsyncWith
-from pynotify._encoding import kept_headers, kept_payloads
+from pynotify._encoding import kept_headers, kept_payload, kept_payloads
 from pynotify._ffi import lib
 from pynotify._generation import AsyncGeneration
 from pynotify._handle import Handle, LatencyLog
@@ -158,8 +158,8 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
             pass
         finally:
             lib.pn_set_never_wait(before)
-        kept = kept_headers(headers)
-        await self._off_loop.retry(partial(self._sender.notify, channel, payload, kept))
+        kept = kept_payload(payload), kept_headers(headers)
+        await self._off_loop.retry(partial(self._sender.notify, channel, *kept))
 
     async def notify_counted(
         self,
@@ -176,8 +176,8 @@ class AsyncConnection(ClosedByAsyncWith, BaseConnection):
         transaction, where `AsyncTransaction.count_listeners` is for that; else as `notify`.
         """
         self._registry.refuse("notify_counted")
-        send = partial(self._sender.notify_counted, channel, payload, kept_headers(headers))
-        return await self._off_loop.retry(send)
+        kept = kept_payload(payload), kept_headers(headers)
+        return await self._off_loop.retry(partial(self._sender.notify_counted, channel, *kept))
 
     def notify_nowait(
         self,

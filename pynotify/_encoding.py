@@ -10,7 +10,7 @@ from pynotify.errors import InvalidChannelName, PayloadDecodeError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import TypeAlias
+    from typing import Any, TypeAlias
 
     from typing_extensions import Buffer
 
@@ -81,13 +81,14 @@ def decode_payload(data: bytes) -> str:
         raise PayloadDecodeError(f"payload is not valid UTF-8: {error.reason}") from error
 
 
-def _as_it_is(payload: str | Buffer) -> str | Buffer:
+def kept_payload(payload: str | Buffer) -> str | Buffer:
+    """The payload as it is now: the program may change a buffer before a call is repeated."""
     if isinstance(payload, (str, bytes)):
         return payload
     try:
         return encode_payload(payload)
     except TypeError:
-        return payload  # it is told when they are joined
+        return payload  # the call tells what it is
 
 
 def kept_payloads(payloads: Payloads) -> Payloads:
@@ -97,18 +98,20 @@ def kept_payloads(payloads: Payloads) -> Payloads:
     """
     if isinstance(payloads, (str, bytes, bytearray, memoryview)):
         return payloads  # likewise
-    return [_as_it_is(payload) for payload in payloads]
+    return _kept(payloads)
+
+
+def _kept(payloads: Iterable[str | Buffer]) -> list[str | Buffer]:
+    return [p if type(p) is bytes or type(p) is str else kept_payload(p) for p in payloads]
 
 
 def join_payloads(payloads: Payloads) -> tuple[bytes, array[int]]:
     """The payloads one after the other, and their lengths."""
     if isinstance(payloads, (str, bytes, bytearray, memoryview)):
         raise TypeError("payloads must be an iterable of payloads, not one payload")
-    items = (
-        payloads
-        if isinstance(payloads, (list, tuple, Parts))
-        else [_as_it_is(payload) for payload in payloads]
-    )
+    items: Any = payloads
+    if not isinstance(payloads, (list, tuple, Parts)):
+        items = _kept(payloads)
     joined = join(items)
     if joined is None:
         encoded = [encode_payload(item) for item in items]

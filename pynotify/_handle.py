@@ -112,7 +112,7 @@ class Handle(Port):
         if not isinstance(database, str):
             raise ProgrammingError(f"bad database name {database!r}: not a str")
         try:
-            encoded = database.encode()
+            encoded = str.encode(database)
         except UnicodeEncodeError as error:
             raise ProgrammingError(f"bad database name {database!r}: not UTF-8") from error
         if lib.pn_engine_gone(engine()):
@@ -140,7 +140,7 @@ class Handle(Port):
         if not isinstance(name, str):
             raise TypeError(f"application_name must be a str, not {type(name).__name__}")
         self.check_usable()
-        encoded = name.encode("utf-8", "replace")
+        encoded = str.encode(name, "utf-8", "replace")
         check(again(lambda: lib.pn_conn_set_application_name(self.native, encoded, len(encoded))))
         self.application_name = name
 

@@ -20,10 +20,11 @@ _ID = re.compile(r"[0-9a-fA-F]{16}")
 
 def encode_body(body: str | Buffer) -> bytes:
     """The body as bytes; a str as UTF-8."""
-    if isinstance(body, bytes):
+    if type(body) is bytes:
         return body
+    # As encode_payload(): a subclass may say otherwise of itself than what it holds.
     if isinstance(body, str):
-        return body.encode()
+        return str.encode(body)
     try:
         return bytes(memoryview(body))
     except TypeError:

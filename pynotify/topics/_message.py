@@ -184,7 +184,7 @@ class BaseMessage:
     def _dead_letter(self, reason: str | None) -> None:
         if reason is not None and not isinstance(reason, str):
             raise TypeError(f"reason must be a str or None, not {type(reason).__name__}")
-        encoded = (reason or _NO_REASON).encode("utf-8", "replace")
+        encoded = str.encode(reason or _NO_REASON, "utf-8", "replace")
         self._answer(lib.PN_ANSWER_DEAD_LETTER, 0, encoded)
 
     def _answer_outside(self, answer: int) -> None:

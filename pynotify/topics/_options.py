@@ -56,7 +56,7 @@ def encode_name(name: str, what: str) -> bytes:
     """The name as bytes for the core, which judges it."""
     if not isinstance(name, str):
         raise TypeError(f"{what} name must be a str, not {type(name).__name__}")
-    return name.encode("utf-8", "surrogatepass")
+    return str.encode(name, "utf-8", "surrogatepass")
 
 
 @contextmanager

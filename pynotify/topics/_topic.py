@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pynotify._encoding import kept_headers, kept_payloads
+from pynotify._encoding import kept_headers, kept_payload, kept_payloads
 from pynotify._ffi import ffi, lib
 from pynotify.topics._base_topic import BaseTopic
 from pynotify.topics._channel import AsyncChannel, Channel
@@ -162,6 +162,7 @@ class AsyncTopic(BaseTopic):
         `fsync="always"`: the message is published, but not known to be on the disk.
         """
         link = self._link
+        body = kept_payload(body)  # the call may be repeated
         if delay or ttl is not None or headers is not None or self._open:
             kept = kept_headers(headers)
             return await link.off_loop.retry(partial(self._publish, body, delay, ttl, kept))

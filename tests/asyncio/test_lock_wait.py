@@ -13,8 +13,10 @@ import pytest
 
 import pynotify
 from interrupting import WHOLE, At, at_places
+from locked import LockHolder
 from pynotify._ffi import lib
 from pynotify._off_loop import LockWait
+from receiving import PATIENCE
 from tasks import AsyncConnections
 
 
@@ -104,3 +106,44 @@ async def test_a_handler_that_raises_leaves_a_thread_that_waits(
         assert not lib.pn_set_never_wait(0)
 
     assert at_places(attempt, whole=whole) > 5
+
+
+SENDS: dict[str, Callable[[pynotify.AsyncConnection, bytearray], Awaitable[object]]] = {
+    "notify": lambda conn, buffer: conn.notify("c", buffer),
+    "notify_counted": lambda conn, buffer: conn.notify_counted("c", buffer),
+    "notify_many": lambda conn, buffer: conn.notify_many("c", [buffer]),
+}
+
+
+@pytest.mark.parametrize("how", [*SENDS, "publish", "publish with ttl", "publish_many"])
+async def test_what_waits_to_be_sent_is_what_was_given(
+    aconnect: AsyncConnections, lock_holder: LockHolder, how: str
+) -> None:
+    conn = await aconnect()
+    await conn.listen("c")
+    topic = conn.topic("t")
+    channel = topic.channel("k")
+    buffer = bytearray(b"given")
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "publish": lambda: topic.publish(buffer),
+        "publish with ttl": lambda: topic.publish(buffer, ttl=60),
+        "publish_many": lambda: topic.publish_many([buffer]),
+    }
+    lock_holder.hold()
+    try:
+        call = calls.get(how) or (lambda: SENDS[how](conn, buffer))
+        sending = asyncio.ensure_future(call())
+        await turn()
+        assert not sending.done()
+        buffer[:] = b"other"
+    finally:
+        await asyncio.to_thread(lock_holder.release)
+    await sending
+    if how in SENDS:
+        (note,) = await conn.poll()
+        assert isinstance(note, pynotify.Notify) and note.data == b"given"
+    else:
+        async with channel.consumer() as consumer:
+            message = await consumer.get(PATIENCE)
+            assert message.body == b"given"
+            await message.finish()

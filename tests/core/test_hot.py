@@ -389,6 +389,33 @@ def test_delay_and_ttl_mean_the_same_however_they_are_written(conn: pynotify.Con
         assert consumer.get(5).body == b"due"
 
 
+class _Longer(bytes):
+    def __len__(self) -> int:
+        return 3000
+
+    def __bool__(self) -> bool:
+        return False
+
+
+class _Encodes(str):
+    __slots__ = ()
+
+    def encode(self, *_: Any) -> bytes:
+        return _Longer(b"abc")
+
+
+@pytest.mark.parametrize("body", [_Longer(b"abc"), _Encodes("abc")], ids=["bytes", "str"])
+def test_a_body_is_as_long_as_what_it_holds(conn: pynotify.Connection, body: Any) -> None:
+    topic = conn.topic("t")
+    topic.channel("k")
+    for given in ({}, {"ttl": 60}, {"headers": {"h": "i"}}):
+        topic.publish(body, **given)
+    with conn.transaction():
+        topic.publish(body)
+    topic.publish_many([body])
+    assert bodies(topic) == [b"abc"] * 5
+
+
 def test_bodies_that_are_refused(conn: pynotify.Connection) -> None:
     topic = conn.topic("t")
     topic.channel("k")

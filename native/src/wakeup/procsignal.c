@@ -73,7 +73,7 @@ struct disposition {
 static _Atomic(struct disposition *) previous[MAX_SIGNALS];
 
 static struct sigaction installed[MAX_SIGNALS]; /* ours, as it stands in the kernel */
-static uint32_t armed_by[MAX_SIGNALS];          /* connections that use the signal.  Process lock */
+static pn_atomic_u32 armed_by[MAX_SIGNALS];     /* connections that use it.  Process lock */
 
 /* RLIMIT_SIGPENDING of 0 costs a queued signal its siginfo: no code, no pid. */
 static bool lost_its_info(const siginfo_t *info)
@@ -140,8 +140,8 @@ static void call_previous(int signo, siginfo_t *info, void *context, struct disp
     else
         was->sa_handler(signo);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if ((was->sa_flags & (SA_NODEFER | ONCE)) != 0 && sigaction(signo, NULL, &now) == 0 &&
-        is_back(was, &now)) {
+    if ((was->sa_flags & (SA_NODEFER | ONCE)) != 0 && pn_load_relaxed(&armed_by[signo]) != 0 &&
+        sigaction(signo, NULL, &now) == 0 && is_back(was, &now)) {
         pn_store_relaxed(&turn->spent, 0);
         sigaction(signo, &installed[signo], NULL);
     }
@@ -149,8 +149,10 @@ static void call_previous(int signo, siginfo_t *info, void *context, struct disp
 
 /* The innermost call of a handler that stood before ours. */
 struct passed {
-    int signo, depth;
-    uintptr_t frame; /* of chain(); the stack grows down */
+    int signo;
+    bool nodefer;             /* it may be interrupted by the same signal */
+    struct disposition *turn; /* it */
+    uintptr_t frame;          /* of chain(); the stack grows down */
     const void *context;
     const volatile uint64_t *mark; /* in that frame; it has a value of its own each time */
     uint64_t value;
@@ -177,20 +179,22 @@ __attribute__((no_sanitize_address)) static bool is_marked(void)
 /*
  * Did that handler pass the signal on to ours, by a call or by raising it again?  It may have left
  * by siglongjmp() long ago.  Then its frame does not stand above ours any more; or the thread has
- * gone deeper since, and what comes from another process has a context of its own.  Where it has
- * not, the mark tells: other frames stand there now.
+ * gone deeper since, and what another process sends has a context of its own, as has what this one
+ * sends, unless the handler is one that the signal may interrupt (SA_NODEFER).  Of that the mark
+ * tells, as long as other frames stand there now.
  */
 static bool is_passed_on(int signo, const siginfo_t *info, const void *context, uintptr_t frame)
 {
     return passed.signo == signo && frame < passed.frame &&
-           (context == NULL || context == passed.context || sent_by_this_process(info)) &&
+           (context == NULL || context == passed.context ||
+            (passed.nodefer && sent_by_this_process(info))) &&
            is_marked();
 }
 
+/* With SA_SIGINFO or not: the kernel looks at the address alone. */
 static bool is_handler(const struct sigaction *sa)
 {
-    return (sa->sa_flags & SA_SIGINFO) != 0 ||
-           (sa->sa_handler != SIG_DFL && sa->sa_handler != SIG_IGN);
+    return sa->sa_handler != SIG_DFL && sa->sa_handler != SIG_IGN;
 }
 
 /* The default, if it was a handler for one signal, which has come. */
@@ -208,17 +212,16 @@ static void chain(int signo, siginfo_t *info, void *context)
      * to an end.
      */
     const uintptr_t frame = (uintptr_t) __builtin_frame_address(0);
-    const int depth = is_passed_on(signo, info, context, frame) ? passed.depth : 0;
-    struct disposition *turn = pn_load_acquire(&previous[signo]);
-    for (int i = 0; turn != NULL && i < depth; i++)
-        turn = turn->older;
+    const bool is_nested = is_passed_on(signo, info, context, frame);
+    struct disposition *turn = is_nested ? passed.turn->older : pn_load_acquire(&previous[signo]);
     if (turn == NULL)
         return;
     const struct passed outer = passed;
     static _Thread_local uint64_t values PN_TLS_AT_START;
     const volatile uint64_t mark = ++values * 0x9e3779b97f4a7c15ULL;
     passed = (struct passed) {.signo = signo,
-                              .depth = depth + 1,
+                              .nodefer = (turn->sa.sa_flags & SA_NODEFER) != 0,
+                              .turn = turn,
                               .frame = frame,
                               .context = context,
                               .mark = &mark,
@@ -227,7 +230,7 @@ static void chain(int signo, siginfo_t *info, void *context)
         /* the host never wanted it: do what would have happened without us, terminate; but not
          * for one that was queued and lost its info, or was passed on by a handler before ours:
          * that was one of ours, more likely than not */
-        if (!lost_its_info(info) && (depth > 0 || !raised_here(info))) {
+        if (!lost_its_info(info) && (is_nested || !raised_here(info))) {
             signal(signo, SIG_DFL);
             raise(signo); /* pending until this handler returns */
         }
@@ -415,7 +418,7 @@ static void reset_in_child(void)
     pn_store_relaxed(&local_used, 0);
     local_free = 0;
     pn_store_relaxed(&in_handler, 0);
-    memset(armed_by, 0, sizeof armed_by); /* the handler is inherited; no signal comes yet */
+    memset((void *) armed_by, 0, sizeof armed_by); /* ours is inherited; no signal comes yet */
 }
 
 static void initialise_process(void)
