@@ -13,7 +13,7 @@ import pytest
 from logwriter import LogWriter, receives
 
 from spark_jobs.archive import row_group
-from spark_jobs.audit import partials
+from spark_jobs.audit import partials as of_one_log
 from spark_jobs.figures import windows
 from spark_jobs.jobs import audit, e2e, ingest, lag, latency, timeline, wakeups
 from spark_jobs.logs import stored
@@ -62,7 +62,7 @@ def drive(job: Any, log: Log, **settings: Any) -> int:
 @pytest.fixture
 def small_buffers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """So that a log need not be large to be larger than they are."""
-    for module in (windows, latency, partials):
+    for module in (windows, latency, of_one_log):
         name = "BUFFERED" if module is windows else "_BUFFERED"
         monkeypatch.setattr(module, name, 1 << 15)
     monkeypatch.setattr(row_group, "ROWS", 1 << 15)
