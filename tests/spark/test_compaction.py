@@ -310,19 +310,12 @@ def whole(archive: Path) -> tuple[int, int, list[str]]:
     return len(rows), len(files), sorted(Path(path).name for path in others)
 
 
-@pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("left")
-    ForkedChild(lambda: prepare(place)).result()
-    return place
-
-
 @pytest.fixture
-def prepared(left: Path, tmp_path: Path) -> Path:
+def prepared(tmp_path: Path) -> Path:
     """An archive with a pack that is worn and small, and segments of two days; as a process left
     it that is gone.
     """
-    shutil.copytree(left, tmp_path, dirs_exist_ok=True)
+    ForkedChild(lambda: prepare(tmp_path)).result()
     return tmp_path / "prepared"
 
 
