@@ -21,7 +21,10 @@ pytestmark = pytest.mark.full
 
 _WITH_REDIS = "fails beside a Redis, too, where the suite is run by its source distribution"
 #: Tests that are left out, and why.  Those of test_canvas.py take a second each to no purpose: the
-#: manager asks after each of them whether the worker is idle, and waits so long for answers.
+#: manager asks after each of them whether the worker is idle, and waits so long for answers.  The
+#: other files are about the store of results (test_*backend*), or use Redis by name
+#: (test_connection_recovery, test_group_chains, test_request_backend_down), or about no broker in
+#: particular: beat, the loader, logs, security, serialization, leaks, a worker's command line.
 LEFT_OUT = {
     "test_tasks::test_revoked_by_headers_complex_canvas": _WITH_REDIS,
     "test_trace_log_arguments": _WITH_REDIS,
