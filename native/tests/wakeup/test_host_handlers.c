@@ -239,7 +239,7 @@ static void test_a_handler_has_the_stack_that_it_asked_for(void)
     end();
 }
 
-/* ---- SIG_IGN and SIG_DFL with SA_SIGINFO ------------------------------------------------------ */
+/* ---- SIG_IGN and SIG_DFL with SA_SIGINFO ----------------------------------------------------- */
 
 /* So Go's runtime installs them; and so the kernel leaves a handler for one signal. */
 static void host_that_ignores(void *arg)
