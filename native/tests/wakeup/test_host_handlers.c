@@ -8,7 +8,10 @@
 #endif
 #include "children.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 enum { ONCE = (int) SA_RESETHAND };
@@ -326,6 +329,49 @@ static void test_nothing_of_a_frame_that_was_left_hides_a_signal(void)
     end();
 }
 
+/* ---- the last close, in another thread, while a handler of the host runs --------------------- */
+
+#if !defined(__SANITIZE_THREAD__) /* takes the lock of a forked child for one that is held */
+static pn_conn *to_close;
+static atomic_int handler_runs, has_closed;
+
+static void *closes(void *arg)
+{
+    while (!atomic_load(&handler_runs))
+        sched_yield();
+    pn_conn_close(to_close);
+    atomic_store(&has_closed, 1);
+    return arg;
+}
+
+static void waits_for_the_close(int signo)
+{
+    (void) signo;
+    atomic_store(&handler_runs, 1);
+    while (!atomic_load(&has_closed))
+        sched_yield();
+}
+
+static void host_that_is_left(void *arg)
+{
+    pthread_t thread;
+    (void) arg;
+    install(waits_for_the_close, SA_NODEFER);
+    to_close = listening();
+    CHECK_EQ(pthread_create(&thread, NULL, closes, NULL), 0);
+    raise(SIGUSR1);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(installed().sa_handler == waits_for_the_close);
+}
+
+static void test_our_handler_does_not_come_back_after_the_last_close(void)
+{
+    begin();
+    CHECK_CHILD(spawn(host_that_is_left, NULL), 0);
+    end();
+}
+#endif
+
 int main(void)
 {
     test_watchdog(60);
@@ -335,5 +381,8 @@ int main(void)
     RUN(test_a_handler_has_the_stack_that_it_asked_for);
     RUN(test_what_is_no_handler_is_not_called);
     RUN(test_nothing_of_a_frame_that_was_left_hides_a_signal);
+#if !defined(__SANITIZE_THREAD__)
+    RUN(test_our_handler_does_not_come_back_after_the_last_close);
+#endif
     return tests_done();
 }
