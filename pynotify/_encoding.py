@@ -58,8 +58,8 @@ def encode_channel(channel: str) -> bytes:
     return encoded
 
 
-def encode_payload(payload: str | Buffer) -> bytes:
-    """The payload as bytes; a str as UTF-8."""
+def encode_payload(payload: str | Buffer, what: str = "payload") -> bytes:
+    """The payload as bytes; a str as UTF-8.  Raises TypeError about `what`."""
     if type(payload) is bytes:
         return payload
     # A subclass may say otherwise of itself than what it holds, of its length for instance.
@@ -68,9 +68,7 @@ def encode_payload(payload: str | Buffer) -> bytes:
     try:
         return bytes(memoryview(payload))
     except (TypeError, ValueError):  # ValueError: a numpy type that is in no buffer
-        raise TypeError(
-            f"payload must be str or bytes-like, not {type(payload).__name__}"
-        ) from None
+        raise TypeError(f"{what} must be str or bytes-like, not {type(payload).__name__}") from None
 
 
 def decode_payload(data: bytes) -> str:

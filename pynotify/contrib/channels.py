@@ -118,11 +118,12 @@ class _Hub:
         self.pubsub.close()
         self._end()
 
-    def lose_if_gone(self) -> None:
-        """Raise the error that is handled again, unless it is that the segment was removed."""
-        if not is_gone(self.connection):
-            raise  # noqa: PLE0704 - in a handler
-        self.lose()
+    def lost(self) -> bool:
+        """Whether the segment was removed; then the process has another hub from now on."""
+        gone = is_gone(self.connection)
+        if gone:
+            self.lose()
+        return gone
 
     def _end(self) -> None:
         """Wake the tasks that wait: the channels of this process go with what it has."""
@@ -217,7 +218,8 @@ class _Hub:
         try:
             self.read()
         except _LOST as error:
-            self.lose_if_gone()
+            if not self.lost():
+                raise
             raise closed() from error
         with self._lock:
             if self.ended:
@@ -525,7 +527,8 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
         try:
             await act(hub)
         except _LOST:
-            hub.lose_if_gone()
+            if not hub.lost():
+                raise
             await act(self._hub.get())
 
     async def _dequeue(self, topic: str) -> bytes:
@@ -536,7 +539,8 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
                 consumer = hub.consumer(topic)
                 body = hub.take(consumer)
             except _LOST as error:
-                hub.lose_if_gone()
+                if not hub.lost():
+                    raise
                 if waited:
                     raise closed() from error
                 hub = self._hub.get()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from pynotify._encoding import encode_headers
+from pynotify._encoding import encode_headers, encode_payload
 from pynotify._ffi import ffi
 from pynotify.topics._options import positive_to_ns, seconds_to_ns
 
@@ -20,15 +20,7 @@ _ID = re.compile(r"[0-9a-fA-F]{16}")
 
 def encode_body(body: str | Buffer) -> bytes:
     """The body as bytes; a str as UTF-8."""
-    if type(body) is bytes:
-        return body
-    # As encode_payload(): a subclass may say otherwise of itself than what it holds.
-    if isinstance(body, str):
-        return str.encode(body)
-    try:
-        return bytes(memoryview(body))
-    except TypeError:
-        raise TypeError(f"body must be str or bytes-like, not {type(body).__name__}") from None
+    return encode_payload(body, "body")
 
 
 class MessageIn:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pynotify
@@ -364,9 +365,10 @@ def test_delay_and_ttl_are_taken_in_one_call_where_they_are_plain(
     for given, error in wrong:
         with pytest.raises(error, match=next(iter(given))):
             topic.publish("a", **given)
-    for body in (None, 1):
-        with pytest.raises(TypeError, match="body must be"):
-            topic.publish(body, delay=3600)  # type: ignore[arg-type]
+    for body in (None, 1, np.zeros(3, "M8[s]")):
+        for given in ({}, {"delay": 3600}):
+            with pytest.raises(TypeError, match="body must be"):
+                topic.publish(body, **given)  # type: ignore[arg-type]
     with pytest.raises(pynotify.ProgrammingError):
         topic.publish("", delay=3600)
     assert channel.stats().deferred == len(plain) + len(others)

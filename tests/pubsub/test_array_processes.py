@@ -20,7 +20,7 @@ from pubsub.conftest import NewPubSub
 from pubsub.objects import objects, take
 from pynotify._array_files import array_files
 from pynotify.pubsub import _memory
-from sessions import Connect, NewWorker
+from sessions import Connect, NewWorker, Worker
 
 # ---- processes that die --------------------------------------------------------------------------
 
@@ -62,28 +62,31 @@ def publish_and_die(name: str, when: str) -> None:
     die()
 
 
-def test_a_killed_reader_has_let_go(
-    sender: pynotify.PubSub, engine_name: str, new_worker: NewWorker
-) -> None:
+@pytest.fixture
+def reader(sender: pynotify.PubSub, engine_name: str, new_worker: NewWorker) -> Worker:
+    """It holds the array that was sent first."""
     worker = new_worker()
     worker.call(subscribe, engine_name)
     sender.publish("c", frame(1))
     assert worker.call(hold) == 1
+    return worker
+
+
+def test_a_killed_reader_has_let_go(
+    sender: pynotify.PubSub, engine_name: str, reader: Worker
+) -> None:
     for number in range(3):
         sender.publish("c", frame(number))
-    worker.kill()
-    worker.await_end()
+    reader.kill()
+    reader.await_end()
     sender.close()
     assert blocks(engine_name) == []
 
 
+@pytest.mark.usefixtures("reader")
 def test_a_living_reader_in_another_process_has_not(
-    sender: pynotify.PubSub, engine_name: str, new_worker: NewWorker
+    sender: pynotify.PubSub, engine_name: str
 ) -> None:
-    worker = new_worker()
-    worker.call(subscribe, engine_name)
-    sender.publish("c", frame(1))
-    assert worker.call(hold) == 1
     sender.close()
     assert len(blocks(engine_name)) == 1
 

@@ -107,30 +107,40 @@ static bool is_back(const struct sigaction *was, const struct sigaction *now)
                                        : now->sa_sigaction == was->sa_sigaction;
 }
 
-/* Of what the signal has interrupted.  No context: ours was called with the number alone, by a
- * handler that runs with that and more. */
+/* Of what the signal has interrupted.  The kernel blocks all for ours; where it has not, a handler
+ * of the host called ours, which runs with that and more. */
 static sigset_t interrupted_mask(const ucontext_t *context)
 {
     sigset_t mask;
     sigemptyset(&mask);
-    if (context == NULL)
-        pthread_sigmask(SIG_SETMASK, NULL, &mask);
-    else
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    if (context != NULL && sigismember(&mask, SIGTERM) == 1)
         memcpy(&mask, &context->uc_sigmask, _NSIG / 8); /* the kernel's is no larger */
     return mask;
 }
 
+/* Put ours in front of a handler that has installed itself again. */
+static void step_back_in_front(int signo, struct disposition *turn)
+{
+    struct sigaction now;
+    if (pn_load_seq_cst(&armed_by[signo]) == 0 || sigaction(signo, NULL, &now) != 0 ||
+        !is_back(&turn->sa, &now))
+        return;
+    pn_store_relaxed(&turn->spent, 0);
+    sigaction(signo, &installed[signo], &now);
+    if (pn_load_seq_cst(&armed_by[signo]) == 0 || !is_back(&turn->sa, &now))
+        sigaction(signo, &now, NULL); /* another thread was quicker: a close, or an installation */
+}
+
 /*
  * Call a handler that was here before us as the kernel would.  One that passes signals on by
- * raise() needs SA_NODEFER to mean something, and installs itself again afterwards, over ours
- * (faulthandler with chain=True); so does one that the kernel calls once (System V).  Then we step
- * back in front of it.
+ * raise() installs itself again afterwards, over ours (faulthandler with chain=True), and so does
+ * one of System V, which the kernel calls once.
  */
 static void call_previous(int signo, siginfo_t *info, void *context, struct disposition *turn)
 {
     const struct sigaction *was = &turn->sa;
     sigset_t mask = interrupted_mask(context), before;
-    struct sigaction now;
     sigorset(&mask, &mask, &was->sa_mask);
     if ((was->sa_flags & SA_NODEFER) == 0)
         sigaddset(&mask, signo);
@@ -140,17 +150,12 @@ static void call_previous(int signo, siginfo_t *info, void *context, struct disp
     else
         was->sa_handler(signo);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if ((was->sa_flags & (SA_NODEFER | ONCE)) != 0 && pn_load_relaxed(&armed_by[signo]) != 0 &&
-        sigaction(signo, NULL, &now) == 0 && is_back(was, &now)) {
-        pn_store_relaxed(&turn->spent, 0);
-        sigaction(signo, &installed[signo], NULL);
-    }
+    step_back_in_front(signo, turn);
 }
 
 /* The innermost call of a handler that stood before ours. */
 struct passed {
     int signo;
-    bool nodefer;             /* it may be interrupted by the same signal */
     struct disposition *turn; /* it */
     uintptr_t frame;          /* of chain(); the stack grows down */
     const void *context;
@@ -176,19 +181,26 @@ __attribute__((no_sanitize_address)) static bool is_marked(void)
            errno == EINVAL && *passed.mark == passed.value;
 }
 
+/* On an alternate stack the frame of a handler that does not run there says nothing. */
+static bool is_below(uintptr_t frame)
+{
+    stack_t now;
+    return frame < passed.frame ||
+           (sigaltstack(NULL, &now) == 0 && (now.ss_flags & SS_ONSTACK) != 0 &&
+            passed.frame - (uintptr_t) now.ss_sp >= now.ss_size);
+}
+
 /*
  * Did that handler pass the signal on to ours, by a call or by raising it again?  It may have left
  * by siglongjmp() long ago.  Then its frame does not stand above ours any more; or the thread has
- * gone deeper since, and what another process sends has a context of its own, as has what this one
- * sends, unless the handler is one that the signal may interrupt (SA_NODEFER).  Of that the mark
- * tells, as long as other frames stand there now.
+ * gone deeper since, and what another process sends has a context of its own.  Of what the thread
+ * sends itself there the mark tells, as long as other frames stand where it was.
  */
 static bool is_passed_on(int signo, const siginfo_t *info, const void *context, uintptr_t frame)
 {
-    return passed.signo == signo && frame < passed.frame &&
-           (context == NULL || context == passed.context ||
-            (passed.nodefer && sent_by_this_process(info))) &&
-           is_marked();
+    return passed.signo == signo &&
+           (context == NULL || context == passed.context || sent_by_this_process(info)) &&
+           is_below(frame) && is_marked();
 }
 
 /* With SA_SIGINFO or not: the kernel looks at the address alone. */
@@ -197,11 +209,11 @@ static bool is_handler(const struct sigaction *sa)
     return sa->sa_handler != SIG_DFL && sa->sa_handler != SIG_IGN;
 }
 
-/* The default, if it was a handler for one signal, which has come. */
-static bool is_default(const struct disposition *turn)
+/* Whether it is to be called: one for one signal only once, then the default is in its place. */
+static bool take_turn(struct disposition *turn)
 {
-    return is_handler(&turn->sa) ? pn_load_relaxed(&turn->spent) != 0
-                                 : turn->sa.sa_handler == SIG_DFL;
+    return is_handler(&turn->sa) &&
+           ((turn->sa.sa_flags & ONCE) == 0 || pn_exchange(&turn->spent, 1) == 0);
 }
 
 static void chain(int signo, siginfo_t *info, void *context)
@@ -220,13 +232,14 @@ static void chain(int signo, siginfo_t *info, void *context)
     static _Thread_local uint64_t values PN_TLS_AT_START;
     const volatile uint64_t mark = ++values * 0x9e3779b97f4a7c15ULL;
     passed = (struct passed) {.signo = signo,
-                              .nodefer = (turn->sa.sa_flags & SA_NODEFER) != 0,
                               .turn = turn,
                               .frame = frame,
                               .context = context,
                               .mark = &mark,
                               .value = mark};
-    if (is_default(turn)) {
+    if (take_turn(turn)) {
+        call_previous(signo, info, context, turn);
+    } else if (turn->sa.sa_handler != SIG_IGN) {
         /* the host never wanted it: do what would have happened without us, terminate; but not
          * for one that was queued and lost its info, or was passed on by a handler before ours:
          * that was one of ours, more likely than not */
@@ -234,9 +247,6 @@ static void chain(int signo, siginfo_t *info, void *context)
             signal(signo, SIG_DFL);
             raise(signo); /* pending until this handler returns */
         }
-    } else if (is_handler(&turn->sa)) {
-        pn_store_relaxed(&turn->spent, (turn->sa.sa_flags & ONCE) != 0);
-        call_previous(signo, info, context, turn);
     }
     passed = outer;
 }
@@ -353,7 +363,8 @@ static int install(int signo, const struct sigaction *current)
     sigfillset(&sa.sa_mask);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
         sigdelset(&sa.sa_mask, faults[i]);
-    installed[signo] = sa;
+    if (!is_the_same(&installed[signo], &sa)) /* a handler may read it */
+        installed[signo] = sa;
     if (sigaction(signo, &sa, NULL) != 0)
         return pn_fail(errno, "could not install the handler of signal %d: %s", signo,
                        strerror(errno));
@@ -400,7 +411,7 @@ static void disarm(struct pn_conn *conn)
         return; /* not ours any more */
     const struct disposition *was = pn_load_relaxed(&previous[conn->signo]);
     struct sigaction back = was->sa;
-    if (is_default(was))
+    if (back.sa_handler == SIG_DFL || pn_load_relaxed(&was->spent) != 0)
         back = (struct sigaction) {.sa_handler = SIG_IGN};
     sigaction(conn->signo, &back, NULL);
 }

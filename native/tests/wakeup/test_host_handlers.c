@@ -10,7 +10,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 
@@ -291,17 +290,25 @@ static void test_what_is_no_handler_is_not_called(void)
     end();
 }
 
-/* ---- jumping out, and what stays of the frame ------------------------------------------------ */
+/* ---- passed on by raise() -------------------------------------------------------------------- */
 
-static sigjmp_buf out;
+static volatile sig_atomic_t newer_calls;
 
-static void jumps_out(int signo)
+/* Without SA_NODEFER it has to unblock the signal. */
+static void raises_it_for_the_older(int signo)
 {
-    counts(signo);
-    siglongjmp(out, 1);
+    struct sigaction me;
+    sigset_t it, before;
+    CHECK(newer_calls++ < 100); /* no end */
+    sigemptyset(&it);
+    sigaddset(&it, signo);
+    CHECK_EQ(sigaction(signo, &found, &me), 0);
+    CHECK_EQ(pthread_sigmask(SIG_UNBLOCK, &it, &before), 0);
+    raise(signo);
+    CHECK_EQ(pthread_sigmask(SIG_SETMASK, &before, NULL), 0);
+    CHECK_EQ(sigaction(signo, &me, NULL), 0);
 }
 
-/* Nothing is written to what lies between, but to its end. */
 __attribute__((noinline)) static void raises_below(size_t size)
 {
     volatile char *room = __builtin_alloca(size + 1);
@@ -309,23 +316,90 @@ __attribute__((noinline)) static void raises_below(size_t size)
     raise(SIGUSR1);
 }
 
-static void host_that_jumps_and_goes_deeper(void *arg)
+/* The older one has an alternate stack, the newer one has not; that stack lies above the frames. */
+static void host_that_raises_it(void *arg)
 {
-    (void) arg;
-    install(jumps_out, 0);
+    char above[ALTERNATE];
+    const stack_t given = {.ss_sp = above, .ss_size = sizeof above};
+    const bool on_two_stacks = arg != NULL;
+    CHECK_EQ(sigaltstack(&given, NULL), 0);
+    install(counts, on_two_stacks ? SA_ONSTACK : 0);
     pn_conn *conn = listening();
-    for (volatile int i = 0; i < 80; i++) {
-        if (sigsetjmp(out, 1) == 0)
-            raises_below(i % 2 == 0 ? 0 : (size_t) i * 512);
-        CHECK_EQ(calls, i + 1);
+    found = installed();
+    install(raises_it_for_the_older, on_two_stacks ? SA_NODEFER : 0);
+    test_listen(conn, "d");
+    const struct sigaction ours = installed();
+    for (int i = 1; i < 5; i++) {
+        raises_below(64 << 10);
+        CHECK_EQ(newer_calls, i);
+        CHECK_EQ(calls, i);
+        CHECK(installed().sa_sigaction == ours.sa_sigaction); /* in front of it again */
     }
     pn_conn_close(conn);
 }
 
-static void test_nothing_of_a_frame_that_was_left_hides_a_signal(void)
+static void test_a_signal_that_is_raised_for_an_older_handler_comes_to_each_once(void)
 {
     begin();
-    CHECK_CHILD(spawn(host_that_jumps_and_goes_deeper, NULL), 0);
+    for (uintptr_t two_stacks = 0; two_stacks < 2; two_stacks++)
+        CHECK_CHILD(spawn(host_that_raises_it, (void *) two_stacks), 0);
+    end();
+}
+
+/* ---- a handler that installs itself, and the mask of one that calls ours --------------------- */
+
+static void installs_itself(int signo)
+{
+    counts(signo);
+    CHECK(signal(signo, installs_itself) != SIG_ERR);
+}
+
+static void host_that_installs_itself(void *arg)
+{
+    (void) arg;
+    CHECK(signal(SIGUSR1, installs_itself) != SIG_ERR);
+    pn_conn *conn = listening();
+    const struct sigaction ours = installed();
+    for (int i = 1; i < 5; i++) {
+        raise(SIGUSR1);
+        CHECK_EQ(calls, i);
+        CHECK(installed().sa_sigaction == ours.sa_sigaction);
+    }
+    pn_conn_close(conn);
+    CHECK(installed().sa_handler == installs_itself);
+}
+
+static void calls_ours(int signo, siginfo_t *info, void *context)
+{
+    found.sa_sigaction(signo, info, context);
+}
+
+static void host_that_calls_ours(void *arg)
+{
+    struct sigaction sa = {.sa_sigaction = calls_ours, .sa_flags = SA_SIGINFO};
+    (void) arg;
+    install(notes_its_mask, 0);
+    pn_conn *conn = listening();
+    found = installed();
+    sigaddset(&sa.sa_mask, SIGHUP);
+    CHECK_EQ(sigaction(SIGUSR1, &sa, NULL), 0);
+    for (int i = 1; i < 3; i++) {
+        raise(SIGUSR1);
+        CHECK_EQ(calls, i);
+#if !defined(__SANITIZE_THREAD__)
+        CHECK(sigismember(&mask, SIGHUP)); /* the newer one may hold what SIGHUP's handler needs */
+        CHECK(!sigismember(&mask, SIGTERM));
+#endif
+        test_listen(conn, "d"); /* ours in front */
+    }
+    pn_conn_close(conn);
+}
+
+static void test_a_handler_may_install_itself_or_call_ours(void)
+{
+    begin();
+    CHECK_CHILD(spawn(host_that_installs_itself, NULL), 0);
+    CHECK_CHILD(spawn(host_that_calls_ours, NULL), 0);
     end();
 }
 
@@ -380,7 +454,8 @@ int main(void)
     RUN(test_a_handler_for_one_signal_is_called_once);
     RUN(test_a_handler_has_the_stack_that_it_asked_for);
     RUN(test_what_is_no_handler_is_not_called);
-    RUN(test_nothing_of_a_frame_that_was_left_hides_a_signal);
+    RUN(test_a_signal_that_is_raised_for_an_older_handler_comes_to_each_once);
+    RUN(test_a_handler_may_install_itself_or_call_ours);
 #if !defined(__SANITIZE_THREAD__)
     RUN(test_our_handler_does_not_come_back_after_the_last_close);
 #endif
