@@ -4,6 +4,10 @@
 # PYNOTIFY_TIME_FACTOR=4 make test: every time limit of the tests times four (1 to 99), where a busy
 # or slow machine needs it; tests wait for events, so a limit is only against a hang.
 
+# Hundreds of the tests' processes import the same modules: none compiles them anew (in containers
+# this is often set).
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV   ?= .venv
 PYTHON ?=
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
