@@ -2,13 +2,16 @@
  * taker.c - Taker, the base of consumers: what get() and a message's finish() are where nothing is
  * out of the ordinary.
  *
- * 1. Both are made with the GIL held, from the first look to the last step, and wait for nothing.
- *    A lock that is not free, a transaction, a durable topic (answers write, and may sync), an
- *    error, and nothing to be had: all that is left to Python, which does the whole again.
+ * 1. A lock that is not free, an error, and nothing to be had: all that is left to Python, which
+ *    does the whole again; so is what a transaction refuses.
  * 2. What take_at_once() takes is in the caller's list when it returns (hot.h, 3), and no Python
  *    code runs before.  Without memory for it the message goes back, as if it had not been
  *    delivered.
- * 3. `in_core` says that another thread, or what a signal handler has interrupted, is in the core
+ * 3. A durable topic is asked without the GIL, since that writes, and may sync, so the caller of
+ *    take_at_once() has the consumer's lock: what the core hands out is the next call's as well.
+ *    Of a topic in memory both are made with the GIL, from the first look to the last step.
+ *    A finish() in a transaction (txn.c) is kept in this process until the commit.
+ * 4. `in_core` says that another thread, or what a signal handler has interrupted, is in the core
  *    with this consumer, which hands out one body at a time.  W: that thread, in Python.
  */
 #include "hot.h"
@@ -21,6 +24,7 @@ struct taker {
     PyObject *native;        /* cffi's pointer, which owns the C consumer */
     PyObject *handle;        /* Handle; NULL before it is stored */
     PyObject *transactions;  /* dict: those that are open, of any thread */
+    PyObject *owner;         /* what says whose the caller's is */
     PyObject *out;           /* cffi's pointer to a pn_message_out */
     pn_consumer *core;       /* what `native` points to */
     pn_message_out *message; /* what `out` points to */
@@ -35,9 +39,9 @@ static pn_conn *conn_of(const struct taker *t)
     return port == NULL ? NULL : port->conn;
 }
 
-static bool is_ordinary(const struct taker *t)
+static bool gets_at_once(const struct taker *t)
 {
-    return t->in_memory && !t->draining && t->transactions != NULL &&
+    return !t->in_core && !t->draining && t->transactions != NULL &&
            PyDict_CheckExact(t->transactions) && PyDict_Size(t->transactions) == 0;
 }
 
@@ -77,10 +81,8 @@ static PyObject *parts_of(const pn_message_out *m)
 }
 
 /* Put it back in front, as if it had not been delivered; if that fails its time-out does it. */
-static void release(struct taker *t, pn_conn *conn, const pn_message_out *m)
+static void release(pn_conn *conn, const pn_message_out *m)
 {
-    PyObject *handle = Py_NewRef(t->handle); /* another thread may close it meanwhile */
-    PyObject *native = Py_XNewRef(((struct pn_py_port *) handle)->native);
     int rc = 0;
     Py_BEGIN_ALLOW_THREADS;
     do
@@ -88,33 +90,61 @@ static void release(struct taker *t, pn_conn *conn, const pn_message_out *m)
                                0);
     while (rc == -EINTR);
     Py_END_ALLOW_THREADS;
-    Py_XDECREF(native);
-    Py_DECREF(handle);
+}
+
+static int get_at_once(struct taker *t, pn_message_out *m)
+{
+    int rc, before = t->in_memory ? pn_set_never_wait(1) : 0;
+    pn_consumer *core = t->core;
+    if (t->in_memory) {
+        rc = pn_consumer_get(core, 0, m);
+        pn_set_never_wait(before);
+        return rc;
+    }
+    t->in_core = 1;
+    Py_BEGIN_ALLOW_THREADS;
+    rc = pn_consumer_get(core, 0, m);
+    Py_END_ALLOW_THREADS;
+    t->in_core = 0;
+    if (rc == -EINTR) /* a handler may raise before it is called again */
+        pn_forget_wait();
+    return rc;
+}
+
+/* Append what is there.  1; 0: nothing; -1 with an exception; or the core's other results. */
+static int take(struct taker *t, pn_conn *conn, PyObject *found)
+{
+    pn_message_out m;
+    int rc = get_at_once(t, &m);
+    if (rc != 1)
+        return rc;
+    PyObject *parts = parts_of(&m);
+    rc = parts == NULL ? -1 : PyList_Append(found, parts);
+    Py_XDECREF(parts);
+    if (rc == 0)
+        return 1;
+    release(conn, &m);
+    return -1;
 }
 
 static PyObject *take_at_once(PyObject *self, PyObject *found)
 {
     struct taker *t = (struct taker *) self;
     pn_conn *conn = conn_of(t);
-    pn_message_out m;
     if (!PyList_CheckExact(found)) {
         PyErr_SetString(PyExc_TypeError, "take_at_once() takes a list");
         return NULL;
     }
-    if (conn == NULL || t->in_core || !is_ordinary(t))
+    if (conn == NULL || !gets_at_once(t))
         Py_RETURN_FALSE;
-    int before = pn_set_never_wait(1);
-    int rc = pn_consumer_get(t->core, 0, &m);
-    pn_set_never_wait(before);
-    if (rc != 1)
-        Py_RETURN_FALSE;
-    PyObject *parts = parts_of(&m);
-    rc = parts == NULL ? -1 : PyList_Append(found, parts);
-    Py_XDECREF(parts);
+    PyObject *native = Py_XNewRef(t->native); /* another thread may close both meanwhile */
+    PyObject *port = Py_XNewRef(((struct pn_py_port *) t->handle)->native);
+    int rc = take(t, conn, found);
+    Py_XDECREF(native);
+    Py_XDECREF(port);
     if (rc == 0)
-        Py_RETURN_TRUE;
-    release(t, conn, &m);
-    return NULL;
+        Py_RETURN_NONE;
+    return PyErr_Occurred() != NULL ? NULL : PyBool_FromLong(rc == 1);
 }
 
 static int get_once(void *arg, int64_t timeout_ns)
@@ -155,29 +185,80 @@ static bool number_at(PyObject *fields, Py_ssize_t i, unsigned long long *number
     return false;
 }
 
+/* The delivery's fields, as far as an answer names it; false without an exception. */
+struct delivery {
+    unsigned long long id, delivery, tag;
+};
+
+static bool delivery_of(PyObject *fields, struct delivery *d)
+{
+    return PyTuple_CheckExact(fields) && number_at(fields, 0, &d->id) &&
+           number_at(fields, 1, &d->delivery) && number_at(fields, 2, &d->tag);
+}
+
+static int finish_at(pn_conn *conn, pn_txn *txn, const struct delivery *d)
+{
+    return pn_message_answer(conn, txn, d->delivery, (uint32_t) d->tag, d->id, PN_ANSWER_FINISH, 0,
+                             NULL, 0);
+}
+
+/* Without the GIL where it writes. */
+static int finish_in_core(const struct taker *t, pn_conn *conn, pn_txn *txn,
+                          const struct delivery *d)
+{
+    int rc;
+    if (t->in_memory || txn != NULL) {
+        int before = pn_set_never_wait(1);
+        rc = finish_at(conn, txn, d);
+        pn_set_never_wait(before);
+        return rc;
+    }
+    PyObject *native = Py_XNewRef(((struct pn_py_port *) t->handle)->native); /* it may be closed */
+    Py_BEGIN_ALLOW_THREADS;
+    rc = finish_at(conn, NULL, d);
+    Py_END_ALLOW_THREADS;
+    Py_XDECREF(native);
+    if (rc == -EINTR) /* as in get_at_once() */
+        pn_forget_wait();
+    return rc;
+}
+
+/* What the core returned, as long as it is more than 0, or SyncFailed.  0 or -1. */
+static int check(PyObject *handle, int rc)
+{
+    PyObject *checked = PyObject_CallMethod(handle, "check", "i", rc);
+    Py_XDECREF(checked);
+    return checked == NULL ? -1 : 0;
+}
+
+/* What a message has as its answer: the transaction, or how it was answered. */
 static PyObject *finish_at_once(PyObject *self, PyObject *fields)
 {
     struct taker *t = (struct taker *) self;
+    struct delivery d;
+    struct pn_py_within in;
+    if (t->draining || !delivery_of(fields, &d))
+        return PyLong_FromLong(0);
+    int here = pn_py_within(t->transactions, t->owner, &in);
+    if (here < 0)
+        return NULL;
     pn_conn *conn = conn_of(t);
-    unsigned long long id, delivery, tag;
-    if (conn == NULL || !is_ordinary(t) || !PyTuple_CheckExact(fields) ||
-        !number_at(fields, 0, &id) || !number_at(fields, 1, &delivery) ||
-        !number_at(fields, 2, &tag))
-        Py_RETURN_FALSE;
-    int before = pn_set_never_wait(1);
-    int rc = pn_message_finish(conn, delivery, (uint32_t) tag, id);
-    pn_set_never_wait(before);
-    if (rc < 0)
-        Py_RETURN_FALSE; /* it has not happened, and says so again */
-    if (rc > 0) {
-        PyObject *handle = Py_NewRef(t->handle);
-        PyObject *checked = PyObject_CallMethod(handle, "check", "i", rc);
-        Py_DECREF(handle);
-        if (checked == NULL)
-            return NULL;
-        Py_DECREF(checked);
+    if (here == 0 || conn == NULL || (in.core != NULL && conn == pn_closed_conn())) {
+        pn_py_within_end(&in);
+        return PyLong_FromLong(0);
     }
-    Py_RETURN_TRUE;
+    PyObject *handle = Py_NewRef(t->handle);
+    int rc = finish_in_core(t, conn, in.core, &d);
+    bool done = rc >= 0 || rc == -PN_ESYNC; /* else it has not happened, and says so again */
+    bool good = rc == 0 || !done || check(handle, rc) == 0;
+    Py_DECREF(handle);
+    PyObject *answer = !done                    ? PyLong_FromLong(0)
+                       : in.transaction != NULL ? Py_NewRef(in.transaction)
+                                                : PyLong_FromLong(PN_ANSWER_FINISH);
+    pn_py_within_end(&in);
+    if (!good)
+        Py_CLEAR(answer);
+    return answer;
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
@@ -245,6 +326,7 @@ static void reset(PyObject *self)
 static PyMemberDef members[] = {
     {"handle", T_OBJECT_EX, AT(handle), 0, "Of its connection."},
     {"open_transactions", T_OBJECT_EX, AT(transactions), 0, "Of its connection."},
+    {"owner", T_OBJECT_EX, AT(owner), 0, "What says whose the caller's is."},
     {"draining", T_BOOL, AT(draining), 0, "drain() was called: it takes nothing more."},
     {"in_memory", T_BOOL, AT(in_memory), 0, "Its topic is not durable."},
     {"in_core", T_BOOL, AT(in_core), 0, "A thread is in the core with it."},
@@ -272,7 +354,7 @@ int pn_py_add_taker(PyObject *module)
         .doc = "What a consumer does where nothing is out of the ordinary.",
         .size = sizeof(struct taker),
         .first = offsetof(struct taker, native),
-        .refs = 4,
+        .refs = 5,
         .reset = reset,
         .members = members,
         .properties = properties,

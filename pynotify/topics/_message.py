@@ -52,8 +52,8 @@ class Holder(Protocol):
     def answer_given(self) -> None:
         """Tell drain() that a message was answered."""
 
-    def finish_at_once(self, fields: tuple[int, ...], /) -> bool:
-        """Finish the message outside of a transaction; False: it did not."""
+    def finish_at_once(self, fields: tuple[int, ...], /) -> OpenTransaction | int:
+        """Finish the message; 0: it did not, else what has finished it."""
 
 
 class TaskHolder(Holder, Protocol):
@@ -240,10 +240,18 @@ class Message(BaseMessage):
 
     def finish(self) -> None:
         """Answer that the message is done, for this channel."""
-        if self._consumer.finish_at_once(self._fields):
-            self._answered = _FINISHED
-        else:
+        consumer = self._consumer
+        try:
+            answered = consumer.finish_at_once(self._fields)
+        except SyncFailed:
+            self._set_answered(_FINISHED)
+            raise
+        if not answered:
             self._finish()
+            return
+        self._answered = answered
+        if consumer.draining:  # since it was asked, without the GIL
+            consumer.answer_given()
 
     def requeue(self, delay: float | None = None) -> None:
         """Have the message delivered again after `delay` seconds.
