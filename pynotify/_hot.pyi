@@ -311,7 +311,7 @@ class Taker:
     # Append fields, body and headers of what is there; None: nothing is; False: it did not look.
     # Of a durable topic one thread at a time may call it, and none may be in get_in_core().
     def take_at_once(self, found: list[tuple[tuple[int, ...], bytes, bytes]], /) -> bool | None: ...
-    # Finish that message; 0: it did not; else PN_ANSWER_FINISH, or the transaction that does.
+    # Finish that message; or the transaction that does; False: it did not.
     # Raises SyncFailed, and then has finished it.
     def finish_at_once(self, fields: tuple[int, ...], /) -> Any: ...
 

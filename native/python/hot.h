@@ -119,8 +119,22 @@ struct pn_py_within {
  * the caller's, until pn_py_within_end(); 0: not for here; -1 with an exception.  Python code may
  * run, in both.
  */
-int pn_py_within(PyObject *open, PyObject *owner, struct pn_py_within *in);
-void pn_py_within_end(struct pn_py_within *in);
+int pn_py_within_some(PyObject *open, PyObject *owner, struct pn_py_within *in);
+void pn_py_leave_some(struct pn_py_within *in);
+
+/* Most calls are outside of any: they cost a look at `open`. */
+static inline int pn_py_within(PyObject *open, PyObject *owner, struct pn_py_within *in)
+{
+    *in = (struct pn_py_within) {NULL, NULL, NULL};
+    bool none = open != NULL && PyDict_CheckExact(open) && PyDict_Size(open) == 0;
+    return none ? 1 : pn_py_within_some(open, owner, in);
+}
+
+static inline void pn_py_within_end(struct pn_py_within *in)
+{
+    if (in->transaction != NULL)
+        pn_py_leave_some(in);
+}
 
 /* The bytes of a str or bytes. */
 struct pn_py_text {

@@ -21,14 +21,15 @@
 
 struct taker {
     PyObject head;
-    PyObject *native;        /* cffi's pointer, which owns the C consumer */
-    PyObject *handle;        /* Handle; NULL before it is stored */
-    PyObject *transactions;  /* dict: those that are open, of any thread */
-    PyObject *owner;         /* what says whose the caller's is */
-    PyObject *out;           /* cffi's pointer to a pn_message_out */
+    PyObject *native;       /* cffi's pointer, which owns the C consumer */
+    PyObject *handle;       /* Handle; NULL before it is stored */
+    PyObject *transactions; /* dict: those that are open, of any thread */
+    PyObject *owner;        /* what says whose the caller's is */
+    PyObject *out;          /* cffi's pointer to a pn_message_out */
+    PyObject *draining, *in_memory;
     pn_consumer *core;       /* what `native` points to */
     pn_message_out *message; /* what `out` points to */
-    char draining, in_memory, in_core;
+    char in_core;
 };
 
 static pn_conn *conn_of(const struct taker *t)
@@ -41,7 +42,7 @@ static pn_conn *conn_of(const struct taker *t)
 
 static bool gets_at_once(const struct taker *t)
 {
-    return !t->in_core && !t->draining && t->transactions != NULL &&
+    return !t->in_core && t->draining == Py_False && t->transactions != NULL &&
            PyDict_CheckExact(t->transactions) && PyDict_Size(t->transactions) == 0;
 }
 
@@ -94,9 +95,10 @@ static void release(pn_conn *conn, const pn_message_out *m)
 
 static int get_at_once(struct taker *t, pn_message_out *m)
 {
-    int rc, before = t->in_memory ? pn_set_never_wait(1) : 0;
     pn_consumer *core = t->core;
-    if (t->in_memory) {
+    int rc;
+    if (t->in_memory == Py_True) {
+        int before = pn_set_never_wait(1);
         rc = pn_consumer_get(core, 0, m);
         pn_set_never_wait(before);
         return rc;
@@ -207,7 +209,7 @@ static int finish_in_core(const struct taker *t, pn_conn *conn, pn_txn *txn,
                           const struct delivery *d)
 {
     int rc;
-    if (t->in_memory || txn != NULL) {
+    if (t->in_memory == Py_True || txn != NULL) {
         int before = pn_set_never_wait(1);
         rc = finish_at(conn, txn, d);
         pn_set_never_wait(before);
@@ -223,42 +225,52 @@ static int finish_in_core(const struct taker *t, pn_conn *conn, pn_txn *txn,
     return rc;
 }
 
-/* What the core returned, as long as it is more than 0, or SyncFailed.  0 or -1. */
-static int check(PyObject *handle, int rc)
+/* What the core returned for a finish() outside of a transaction, which has happened.  0 or -1. */
+static int finished(struct taker *t, int rc)
 {
-    PyObject *checked = PyObject_CallMethod(handle, "check", "i", rc);
-    Py_XDECREF(checked);
-    return checked == NULL ? -1 : 0;
+    if (rc != 0) {
+        PyObject *handle = Py_NewRef(t->handle);
+        PyObject *checked = PyObject_CallMethod(handle, "check", "i", rc);
+        Py_DECREF(handle);
+        Py_XDECREF(checked);
+        if (checked == NULL)
+            return -1;
+    }
+    if (t->draining == Py_False)
+        return 0;
+    /* drain() has begun meanwhile */
+    PyObject *told = PyObject_CallMethod((PyObject *) t, "answer_given", NULL);
+    Py_XDECREF(told);
+    return told == NULL ? -1 : 0;
 }
 
-/* What a message has as its answer: the transaction, or how it was answered. */
+/* True; or the transaction that it is finished in; False: not here. */
 static PyObject *finish_at_once(PyObject *self, PyObject *fields)
 {
     struct taker *t = (struct taker *) self;
     struct delivery d;
     struct pn_py_within in;
-    if (t->draining || !delivery_of(fields, &d))
-        return PyLong_FromLong(0);
+    if (t->draining != Py_False || !delivery_of(fields, &d))
+        Py_RETURN_FALSE;
     int here = pn_py_within(t->transactions, t->owner, &in);
     if (here < 0)
         return NULL;
     pn_conn *conn = conn_of(t);
     if (here == 0 || conn == NULL || (in.core != NULL && conn == pn_closed_conn())) {
         pn_py_within_end(&in);
-        return PyLong_FromLong(0);
+        Py_RETURN_FALSE;
     }
-    PyObject *handle = Py_NewRef(t->handle);
     int rc = finish_in_core(t, conn, in.core, &d);
-    bool done = rc >= 0 || rc == -PN_ESYNC; /* else it has not happened, and says so again */
-    bool good = rc == 0 || !done || check(handle, rc) == 0;
-    Py_DECREF(handle);
-    PyObject *answer = !done                    ? PyLong_FromLong(0)
-                       : in.transaction != NULL ? Py_NewRef(in.transaction)
-                                                : PyLong_FromLong(PN_ANSWER_FINISH);
-    pn_py_within_end(&in);
-    if (!good)
-        Py_CLEAR(answer);
-    return answer;
+    if (in.transaction != NULL) {
+        PyObject *answer = Py_NewRef(rc < 0 ? Py_False : in.transaction);
+        pn_py_within_end(&in);
+        return answer;
+    }
+    if (rc < 0 && rc != -PN_ESYNC)
+        Py_RETURN_FALSE; /* it has not happened, and says so again */
+    if (finished(t, rc) < 0)
+        return NULL;
+    Py_RETURN_TRUE;
 }
 
 /* ---- the type -------------------------------------------------------------------------------- */
@@ -327,8 +339,9 @@ static PyMemberDef members[] = {
     {"handle", T_OBJECT_EX, AT(handle), 0, "Of its connection."},
     {"open_transactions", T_OBJECT_EX, AT(transactions), 0, "Of its connection."},
     {"owner", T_OBJECT_EX, AT(owner), 0, "What says whose the caller's is."},
-    {"draining", T_BOOL, AT(draining), 0, "drain() was called: it takes nothing more."},
-    {"in_memory", T_BOOL, AT(in_memory), 0, "Its topic is not durable."},
+    /* As objects, which Python's bytecodes read in one step. */
+    {"draining", T_OBJECT_EX, AT(draining), 0, "drain() was called: it takes nothing more."},
+    {"in_memory", T_OBJECT_EX, AT(in_memory), 0, "Its topic is not durable."},
     {"in_core", T_BOOL, AT(in_core), 0, "A thread is in the core with it."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -354,7 +367,7 @@ int pn_py_add_taker(PyObject *module)
         .doc = "What a consumer does where nothing is out of the ordinary.",
         .size = sizeof(struct taker),
         .first = offsetof(struct taker, native),
-        .refs = 5,
+        .refs = 7,
         .reset = reset,
         .members = members,
         .properties = properties,

@@ -76,8 +76,8 @@ struct call {
     pn_ref topic;
     bool writes; /* to files */
     struct pn_message_in message;
-    struct pn_py_joined joined; /* none: the one body of `message` */
-    uint64_t id;                /* of the first */
+    const struct pn_py_joined *many; /* NULL: the one body of `message` */
+    uint64_t id;                     /* of the first */
 };
 
 /* 1: it can be made; 0: not here; -1 with an exception. */
@@ -99,8 +99,8 @@ static int begin(struct publisher *p, struct call *c)
 
 static int call_core(struct call *c, pn_conn *conn)
 {
-    const struct pn_py_joined *many = &c->joined;
-    if (many->n == 0)
+    const struct pn_py_joined *many = c->many;
+    if (many == NULL)
         return pn_topic_publish(conn, c->in.core, c->topic, &c->message, &c->id);
     return pn_topic_publish_many(conn, c->in.core, c->topic, many->bytes, many->lens, many->n,
                                  &c->message, &c->id);
@@ -134,7 +134,7 @@ static bool has_to_wait(int rc)
 }
 
 /* What the core returned.  1: published; 0: not here; -1 with its error. */
-static int went(PyObject *handle, const struct call *c, int rc)
+static int went(struct publisher *p, const struct call *c, int rc)
 {
     if (rc >= 0)
         return 1;
@@ -142,7 +142,9 @@ static int went(PyObject *handle, const struct call *c, int rc)
         pn_forget_wait();
     if (has_to_wait(rc) || rc == -EINTR || c->in.core != NULL)
         return 0;
+    PyObject *handle = Py_NewRef(p->handle);
     PyObject *checked = PyObject_CallMethod(handle, "check", "i", rc);
+    Py_DECREF(handle);
     if (checked != NULL)
         PyErr_SetString(PyExc_SystemError, "an error of the core is none");
     Py_XDECREF(checked);
@@ -160,9 +162,7 @@ static int publish_one(struct publisher *p, PyObject *body, struct call *c)
         return rc;
     c->message.body = data.at;
     c->message.body_len = (size_t) data.len;
-    PyObject *handle = Py_NewRef(p->handle);
-    rc = went(handle, c, c->writes ? call_waiting(c) : call_at_once(c));
-    Py_DECREF(handle);
+    rc = went(p, c, c->writes ? call_waiting(c) : call_at_once(c));
     pn_py_within_end(&c->in);
     return rc;
 }
@@ -216,14 +216,12 @@ static int publish_joined(struct publisher *p, struct call *c)
     int rc = begin(p, c);
     if (rc != 1)
         return rc;
-    PyObject *handle = Py_NewRef(p->handle);
     rc = -PN_ELOCKBUSY;
-    if (!c->writes && c->joined.size + 256 * c->joined.n <= HELD_BYTES)
+    if (!c->writes && c->many->size + 256 * c->many->n <= HELD_BYTES)
         rc = call_at_once(c);
     if (has_to_wait(rc))
         rc = call_waiting(c);
-    rc = went(handle, c, rc);
-    Py_DECREF(handle);
+    rc = went(p, c, rc);
     pn_py_within_end(&c->in);
     return rc;
 }
@@ -231,16 +229,17 @@ static int publish_joined(struct publisher *p, struct call *c)
 static PyObject *publish_at_once(PyObject *self, PyObject *args)
 {
     PyObject *bodies, *delay, *ttl;
-    struct call call = {0};
+    struct pn_py_joined joined;
+    struct call call = {.many = &joined};
     if (!PyArg_ParseTuple(args, "OOO:publish_at_once", &bodies, &delay, &ttl))
         return NULL;
     if (!plain_seconds(delay, &call.message.delay_ns) || !plain_ttl(ttl, &call.message))
         Py_RETURN_NONE;
-    int rc = pn_py_join(bodies, &call.joined);
+    int rc = pn_py_join(bodies, &joined);
     if (rc == 1)
-        rc = call.joined.n == 0 ? 0 : publish_joined((struct publisher *) self, &call);
-    unsigned long long first = call.id, end = first + call.joined.n;
-    pn_py_join_free(&call.joined);
+        rc = joined.n == 0 ? 0 : publish_joined((struct publisher *) self, &call);
+    unsigned long long first = call.id, end = first + joined.n;
+    pn_py_join_free(&joined);
     if (rc < 0)
         return NULL;
     if (rc == 0)

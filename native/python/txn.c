@@ -43,13 +43,10 @@ static bool is_usable(struct pending *t)
            t->prepared == Py_False && t->committing == Py_False;
 }
 
-int pn_py_within(PyObject *open, PyObject *owner, struct pn_py_within *in)
+int pn_py_within_some(PyObject *open, PyObject *owner, struct pn_py_within *in)
 {
-    *in = (struct pn_py_within) {NULL, NULL, NULL};
     if (open == NULL || owner == NULL || !PyDict_CheckExact(open))
         return 0;
-    if (PyDict_Size(open) == 0)
-        return 1;
     PyObject *key = PyObject_CallNoArgs(owner);
     if (key == NULL)
         return -1;
@@ -69,7 +66,7 @@ int pn_py_within(PyObject *open, PyObject *owner, struct pn_py_within *in)
     return 1;
 }
 
-void pn_py_within_end(struct pn_py_within *in)
+void pn_py_leave_some(struct pn_py_within *in)
 {
     Py_CLEAR(in->transaction);
     Py_CLEAR(in->native); /* may end the C transaction, and run Python code */

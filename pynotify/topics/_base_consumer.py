@@ -68,7 +68,7 @@ class BaseConsumer(Taker, Generic[_M]):
         self.link = link
         self.handle, self.open_transactions = link.handle, link.transactions.by_owner
         self.owner = link.transactions.owner
-        self.in_memory = channel.topic.in_memory
+        self.in_memory, self.draining = channel.topic.in_memory, False
         self._options = options
         self._handle = CLOSED_CONSUMER
         self._out = ffi.new("pn_message_out *")

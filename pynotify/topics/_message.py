@@ -52,8 +52,8 @@ class Holder(Protocol):
     def answer_given(self) -> None:
         """Tell drain() that a message was answered."""
 
-    def finish_at_once(self, fields: tuple[int, ...], /) -> OpenTransaction | int:
-        """Finish the message; 0: it did not, else what has finished it."""
+    def finish_at_once(self, fields: tuple[int, ...], /) -> OpenTransaction | bool:
+        """Finish the message, perhaps in the transaction returned; False: it did not."""
 
 
 class TaskHolder(Holder, Protocol):
@@ -240,18 +240,17 @@ class Message(BaseMessage):
 
     def finish(self) -> None:
         """Answer that the message is done, for this channel."""
-        consumer = self._consumer
         try:
-            answered = consumer.finish_at_once(self._fields)
+            done = self._consumer.finish_at_once(self._fields)
         except SyncFailed:
             self._set_answered(_FINISHED)
             raise
-        if not answered:
+        if done is True:
+            self._answered = _FINISHED
+        elif done:
+            self._answered = done
+        else:
             self._finish()
-            return
-        self._answered = answered
-        if consumer.draining:  # since it was asked, without the GIL
-            consumer.answer_given()
 
     def requeue(self, delay: float | None = None) -> None:
         """Have the message delivered again after `delay` seconds.

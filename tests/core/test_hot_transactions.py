@@ -23,7 +23,7 @@ from nomemory import without_memory_at
 from pynotify._connection import Connection
 from pynotify._hot import Pending
 from pynotify.topics import Consumer, Topic
-from pynotify.topics._message import BaseMessage
+from pynotify.topics._message import BaseMessage, Message
 from receiving import PATIENCE, payloads, wait_until
 from sessions import EngineFactory, Worker
 from waiting import Call
@@ -334,6 +334,36 @@ def test_a_drained_consumer_in_a_transaction(conn: pynotify.Connection, left: li
     second.finish()
     assert left == ["_finish", "_finish"]
     assert consumer.drain(PATIENCE)
+
+
+def test_a_finish_tells_a_drain_that_has_begun_meanwhile(
+    make_engine: EngineFactory, nursery: Worker, tmp_path: Path
+) -> None:
+    """Of a durable topic: it is finished without the GIL."""
+    engine = make_engine(data_dir=tmp_path)
+    holder = LockHolder(nursery, make_engine.name_of(engine), tmp_path / "log")
+    with engine.connect() as conn:
+        topic = conn.topic("t", durable=True)
+        consumer = topic.channel("k").consumer()
+        topic.publish("a")
+        message = consumer.get(PATIENCE)
+        holder.hold()
+        try:
+            finishing = Call(message.finish)
+            wait_until(
+                lambda: any(
+                    frame.f_code is Message.finish.__code__
+                    for frame in sys._current_frames().values()
+                ),
+                "it is in C",
+            )
+            consumer.draining = True
+            assert not finishing.ended
+        finally:
+            holder.release()
+        finishing.result()
+        assert message.finished
+        assert not consumer._answered.empty()
 
 
 # ---- whose the transaction is --------------------------------------------------------------------
