@@ -58,6 +58,7 @@ class Connection(Notifier, ClosedByWith, BaseConnection):
         transactions = ThreadTransactions(handle, self._receiver)
         parts = Parts(handle, self._receiver, transactions)
         super().__init__(handle, self._receiver, transactions, parts)
+        self._owner = transactions.owner
 
     def _sibling(self, database: str) -> Connection:
         """A connection to another database of the same segment."""

@@ -27,6 +27,7 @@ Lock = _module.Lock
 Notifier = _module.Notifier
 Notify = _module.Notify
 Parts = _module.Parts
+Pending = _module.Pending
 Port = _module.Port
 Publisher = _module.Publisher
 cut_parts = _module.cut_parts

@@ -1,7 +1,7 @@
 """What is called for every message, in C: native/python."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Self, TypeVar, final, overload
 
 from typing_extensions import Buffer
@@ -86,11 +86,20 @@ class Port:
 
     native: Any
 
+class Pending:
+    """What a transaction is to do."""
+
+    _native: Any
+    failed: bool
+    prepared: bool
+    committing: bool
+
 class Notifier:
-    """What a connection sends outside of transactions."""
+    """What a connection sends."""
 
     _handle: Any
     _transactions: Any
+    _owner: Callable[[], Hashable]
     def notify(
         self,
         channel: str,
@@ -122,10 +131,11 @@ class Notifier:
         """
 
 class Publisher:
-    """What a topic publishes outside of transactions."""
+    """What a topic publishes where nothing is out of the ordinary."""
 
     _handle: Any
     _open: Any
+    _owner: Callable[[], Hashable]
     _ref: int
     #: It is not durable.
     in_memory: bool
@@ -145,6 +155,11 @@ class Publisher:
         Raises `TopicFull`, at commit inside a transaction; `SyncFailed` of a topic with
         `fsync="always"`: the message is published, but not known to be on the disk.
         """
+
+    # Publish all of them; the numbers of their ids.  None: it did not.
+    def publish_at_once(
+        self, bodies: Iterable[str | Buffer], delay: float, ttl: float | None, /
+    ) -> range | None: ...
 
 #: So many messages, or bytes of payload and one message more, are taken with the GIL held.
 AT_ONCE: Final[int]
@@ -287,15 +302,18 @@ class Taker:
     _out: Any
     handle: Any
     open_transactions: Any
+    owner: Callable[[], Hashable]
     draining: bool
     in_memory: bool
     in_core: bool
     # pn_consumer_get(), into `_out`.
     def get_in_core(self, timeout_ns: int, /) -> int: ...
-    # Append fields, body and headers of what is there; False: it did not.
-    def take_at_once(self, found: list[tuple[tuple[int, ...], bytes, bytes]], /) -> bool: ...
-    # Finish that message, outside of a transaction; False: it did not.
-    def finish_at_once(self, fields: tuple[int, ...], /) -> bool: ...
+    # Append fields, body and headers of what is there; None: nothing is; False: it did not look.
+    # Of a durable topic one thread at a time may call it, and none may be in get_in_core().
+    def take_at_once(self, found: list[tuple[tuple[int, ...], bytes, bytes]], /) -> bool | None: ...
+    # Finish that message; or the transaction that does; False: it did not.
+    # Raises SyncFailed, and then has finished it.
+    def finish_at_once(self, fields: tuple[int, ...], /) -> Any: ...
 
 # pn_wait().
 def wait(handle: Port, timeout_ns: int, /) -> int: ...

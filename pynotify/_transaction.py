@@ -18,6 +18,7 @@ from pynotify._encoding import (
     join_payloads,
 )
 from pynotify._ffi import again, ffi, lib
+from pynotify._hot import Pending
 from pynotify._notify_in import NotifyIn
 from pynotify._ownership import CLOSED, ENDED, adopt, keep, let_go
 from pynotify.errors import (
@@ -53,22 +54,18 @@ class Level(Protocol):
     level: int
 
 
-class OpenTransaction:
+class OpenTransaction(Pending):
     """The open transaction of one thread or task."""
 
     __slots__ = (
         "__weakref__",
-        "_native",
         "_out",
         "_reached",
         "block_began",
         "blocks",
-        "committing",
-        "failed",
         "listeners",
         "out_of_order",
         "owner",
-        "prepared",
         "savepoints",
         "unlistens",
     )

@@ -107,6 +107,35 @@ struct pn_py_port *pn_py_port_of(PyObject *port);
 /* The address that cffi's pointer has; NULL with an exception.  No Python code runs. */
 void *pn_py_address_of(PyObject *native);
 
+/* The caller's transaction. */
+struct pn_py_within {
+    PyObject *transaction; /* OpenTransaction; NULL: the call is outside of any */
+    PyObject *native;      /* cffi's pointer, which keeps it */
+    pn_txn *core;          /* the same; or NULL */
+};
+
+/*
+ * The one of `open`, by what `owner` returns.  1: it is usable, or there is none: what was found is
+ * the caller's, until pn_py_within_end(); 0: not for here; -1 with an exception.  Python code may
+ * run, in both.
+ */
+int pn_py_within_some(PyObject *open, PyObject *owner, struct pn_py_within *in);
+void pn_py_leave_some(struct pn_py_within *in);
+
+/* Most calls are outside of any: they cost a look at `open`. */
+static inline int pn_py_within(PyObject *open, PyObject *owner, struct pn_py_within *in)
+{
+    *in = (struct pn_py_within) {NULL, NULL, NULL};
+    bool none = open != NULL && PyDict_CheckExact(open) && PyDict_Size(open) == 0;
+    return none ? 1 : pn_py_within_some(open, owner, in);
+}
+
+static inline void pn_py_within_end(struct pn_py_within *in)
+{
+    if (in->transaction != NULL)
+        pn_py_leave_some(in);
+}
+
 /* The bytes of a str or bytes. */
 struct pn_py_text {
     const char *at;
@@ -185,6 +214,7 @@ int pn_py_add_sender(PyObject *module);
 int pn_py_add_sleep(PyObject *module);
 int pn_py_add_topic(PyObject *module);
 int pn_py_add_taker(PyObject *module);
+int pn_py_add_txn(PyObject *module);
 
 /* The object `name` of the module pynotify.`module`; a new reference. */
 PyObject *pn_py_import(const char *module, const char *name);

@@ -23,7 +23,7 @@ static int make(PyObject *module)
     if (pn_py_add_finalizer(module) < 0 || pn_py_add_counter(module) < 0 ||
         pn_py_add_sleep(module) < 0 || pn_py_add_lock(module) < 0 || pn_py_add_parts(module) < 0)
         return -1;
-    return pn_py_add_sender(module);
+    return pn_py_add_sender(module) < 0 || pn_py_add_txn(module) < 0 ? -1 : 0;
 }
 
 /*

@@ -1,9 +1,9 @@
 /*
- * sender.c - Notifier, the base of Connection: notify() and notify_many() outside of a transaction.
+ * sender.c - Notifier, the base of Connection: notify() and notify_many().
  *
  * Whatever is out of the ordinary is left to the methods _notify() and _notify_many() of the
- * connection, which do the whole again: an open transaction, arguments of other types, a lock that
- * has to be waited for.
+ * connection, which do the whole again: arguments of other types, a lock that has to be waited for,
+ * and what a transaction refuses.
  */
 #include "hot.h"
 
@@ -16,20 +16,32 @@ struct notifier {
     PyObject head;
     PyObject *handle;       /* Handle; NULL before it is stored */
     PyObject *transactions; /* dict: those that are open, of any thread */
+    PyObject *owner;        /* what says whose the caller's is */
 };
 
-/* What the call is made with; false without an exception: it is not for here. */
-static bool ready(struct notifier *n, PyObject *channel, struct pn_py_text *name,
-                  struct pn_py_port **port)
+/* What a call is made with. */
+struct call {
+    struct pn_py_within in;
+    struct pn_py_port *port;
+    struct pn_py_text name;
+};
+
+/* 1: it can be made; 0: not here; -1 with an exception. */
+static int begin(struct notifier *n, PyObject *channel, struct call *c)
 {
-    if (n->handle == NULL || n->transactions == NULL || !PyDict_CheckExact(n->transactions) ||
-        PyDict_Size(n->transactions) != 0 || !PyUnicode_CheckExact(channel) ||
-        !pn_py_text_of(channel, name) || memchr(name->at, 0, (size_t) name->len) != NULL)
-        return false;
-    *port = pn_py_port_of(n->handle);
-    if (*port == NULL)
+    if (!PyUnicode_CheckExact(channel) || !pn_py_text_of(channel, &c->name) ||
+        memchr(c->name.at, 0, (size_t) c->name.len) != NULL)
+        return 0;
+    int rc = pn_py_within(n->transactions, n->owner, &c->in);
+    if (rc != 1)
+        return rc;
+    c->port = n->handle == NULL ? NULL : pn_py_port_of(n->handle);
+    if (c->port == NULL)
         PyErr_Clear();
-    return *port != NULL;
+    if (c->port != NULL && (c->in.core == NULL || c->port->conn != pn_closed_conn()))
+        return 1;
+    pn_py_within_end(&c->in);
+    return 0;
 }
 
 static bool has_to_wait(int rc)
@@ -37,41 +49,67 @@ static bool has_to_wait(int rc)
     return rc == -PN_ELOCKBUSY || rc == -PN_EROOMBUSY;
 }
 
-/* Whether pn_notify() was called, and what it returned. */
-static bool sent(struct notifier *n, PyObject *channel, PyObject *payload, int *rc)
+/* Whether that is all: else it has done nothing, and Python does the whole again. */
+static bool is_done(const struct call *c, int rc)
 {
-    struct pn_py_text name, data = {"", 0};
-    struct pn_py_port *port;
-    if (!ready(n, channel, &name, &port) || (payload != NULL && !pn_py_text_of(payload, &data)))
-        return false;
+    return c->in.core != NULL ? rc >= 0 : !has_to_wait(rc) && rc != -EINTR;
+}
+
+static int notify_core(const struct call *c, const struct pn_py_text *data)
+{
+    const char *name = c->name.at;
+    size_t len = (size_t) c->name.len;
+    if (c->in.core != NULL)
+        return pn_txn_notify(c->in.core, name, len, data->at, (size_t) data->len);
     int before = pn_set_never_wait(1);
-    *rc = pn_notify(port->conn, name.at, (size_t) name.len, data.at, (size_t) data.len);
+    int rc = pn_notify(c->port->conn, name, len, data->at, (size_t) data->len);
     pn_set_never_wait(before);
-    return !has_to_wait(*rc);
+    return rc;
+}
+
+/* 1: pn_notify() was called, and returned *rc; 0: not here; -1 with an exception. */
+static int sent(struct notifier *n, PyObject *channel, PyObject *payload, int *rc)
+{
+    struct call c;
+    struct pn_py_text data = {"", 0};
+    if (payload != NULL && !pn_py_text_of(payload, &data))
+        return 0;
+    int here = begin(n, channel, &c);
+    if (here != 1)
+        return here;
+    *rc = notify_core(&c, &data);
+    here = is_done(&c, *rc);
+    pn_py_within_end(&c.in);
+    return here;
 }
 
 /* The same with headers, of which encode_headers() has made bytes. */
-static bool sent_with(struct notifier *n, PyObject *channel, PyObject *payload, PyObject *headers,
-                      int *rc)
+static int sent_with(struct notifier *n, PyObject *channel, PyObject *payload, PyObject *headers,
+                     int *rc)
 {
-    struct pn_py_text name, data = {"", 0};
-    struct pn_py_port *port;
+    struct call c;
+    struct pn_py_text data = {"", 0};
     uint64_t queued;
-    if (!ready(n, channel, &name, &port) || (payload != NULL && !pn_py_text_of(payload, &data)) ||
-        (uint64_t) data.len > UINT32_MAX || (uint64_t) PyBytes_Size(headers) > UINT32_MAX)
-        return false;
+    if ((payload != NULL && !pn_py_text_of(payload, &data)) || (uint64_t) data.len > UINT32_MAX ||
+        (uint64_t) PyBytes_Size(headers) > UINT32_MAX)
+        return 0;
+    int here = begin(n, channel, &c);
+    if (here != 1)
+        return here;
     const uint32_t len = (uint32_t) data.len;
-    const pn_notify_in in = {.channel = name.at,
-                             .channel_len = (size_t) name.len,
+    const pn_notify_in in = {.channel = c.name.at,
+                             .channel_len = (size_t) c.name.len,
                              .payloads = data.at,
                              .lens = &len,
                              .n = 1,
                              .headers = PyBytes_AsString(headers),
                              .headers_len = (uint32_t) PyBytes_Size(headers)};
     int before = pn_set_never_wait(1);
-    *rc = pn_notify_headers(port->conn, NULL, &in, &queued);
+    *rc = pn_notify_headers(c.port->conn, c.in.core, &in, &queued);
     pn_set_never_wait(before);
-    return !has_to_wait(*rc);
+    here = is_done(&c, *rc);
+    pn_py_within_end(&c.in);
+    return here;
 }
 
 /* The result of the core: nothing, or its error, or its notices logged.  0 or -1. */
@@ -95,28 +133,29 @@ static PyObject *finish_one(PyObject *self, int rc)
 
 static PyObject *send_one(PyObject *self, PyObject *channel, PyObject *payload)
 {
-    int rc;
-    if (sent((struct notifier *) self, channel, payload, &rc))
-        return finish_one(self, rc);
+    int rc = 0;
+    int here = sent((struct notifier *) self, channel, payload, &rc);
+    if (here != 0)
+        return here < 0 ? NULL : finish_one(self, rc);
     return payload == NULL ? PyObject_CallMethod(self, "_notify", "O", channel)
                            : PyObject_CallMethod(self, "_notify", "OO", channel, payload);
 }
 
 static PyObject *send_with(PyObject *self, PyObject *channel, PyObject *payload, PyObject *headers)
 {
-    int rc;
+    int rc = 0;
     PyObject *encode = pn_py_import("pynotify._encoding", "encode_headers");
     PyObject *encoded = encode == NULL ? NULL : PyObject_CallFunctionObjArgs(encode, headers, NULL);
     Py_XDECREF(encode);
     if (encoded == NULL)
         return NULL;
     bool none = PyBytes_Size(encoded) == 0;
-    bool done = !none && sent_with((struct notifier *) self, channel, payload, encoded, &rc);
+    int here = none ? 0 : sent_with((struct notifier *) self, channel, payload, encoded, &rc);
     Py_DECREF(encoded);
     if (none)
         return send_one(self, channel, payload);
-    if (done)
-        return finish_one(self, rc);
+    if (here != 0)
+        return here < 0 ? NULL : finish_one(self, rc);
     return payload == NULL ? PyObject_CallMethod(self, "_notify", "OsO", channel, "", headers)
                            : PyObject_CallMethod(self, "_notify", "OOO", channel, payload, headers);
 }
@@ -137,21 +176,26 @@ static PyObject *notify(PyObject *self, PyObject *const *args, Py_ssize_t n, PyO
 /* So many bytes, each payload counted as 64 more, are sent with the GIL held: up to 50 us. */
 #define HELD_BYTES ((size_t) 1 << 17)
 
-/* What pn_notify_many() returned, made without the GIL where it takes long or has to wait. */
-static int send_joined(struct pn_py_port *port, const struct pn_py_text *name,
-                       const struct pn_py_joined *joined, int dedup, uint64_t *queued)
+static int many_core(const struct call *c, pn_conn *conn, const struct pn_py_joined *joined,
+                     int dedup, uint64_t *queued)
 {
-    PyObject *native = Py_XNewRef(port->native); /* another thread may close it meanwhile */
-    pn_conn *conn = port->conn;
+    return pn_notify_many(conn, c->in.core, c->name.at, (size_t) c->name.len, joined->bytes,
+                          joined->lens, joined->n, dedup, queued);
+}
+
+/* What pn_notify_many() returned, made without the GIL where it takes long or has to wait. */
+static int send_joined(const struct call *c, const struct pn_py_joined *joined, int dedup,
+                       uint64_t *queued)
+{
+    PyObject *native = Py_XNewRef(c->port->native); /* another thread may close it meanwhile */
+    pn_conn *conn = c->port->conn;
     int rc = -PN_ELOCKBUSY, before = pn_set_never_wait(1);
     if (joined->size + 64 * joined->n <= HELD_BYTES)
-        rc = pn_notify_many(conn, NULL, name->at, (size_t) name->len, joined->bytes, joined->lens,
-                            joined->n, dedup, queued);
+        rc = many_core(c, conn, joined, dedup, queued);
     pn_set_never_wait(before);
     if (has_to_wait(rc)) {
         Py_BEGIN_ALLOW_THREADS;
-        rc = pn_notify_many(conn, NULL, name->at, (size_t) name->len, joined->bytes, joined->lens,
-                            joined->n, dedup, queued);
+        rc = many_core(c, conn, joined, dedup, queued);
         Py_END_ALLOW_THREADS;
     }
     Py_XDECREF(native);
@@ -162,19 +206,19 @@ static int send_joined(struct pn_py_port *port, const struct pn_py_text *name,
 static int send_many(struct notifier *n, PyObject *channel, PyObject *payloads, int dedup,
                      uint64_t *queued)
 {
-    struct pn_py_text name;
-    struct pn_py_port *port;
+    struct call c;
     struct pn_py_joined joined;
-    if (!ready(n, channel, &name, &port))
-        return 0;
     int made = pn_py_join(payloads, &joined);
     if (made != 1)
         return made;
-    int rc = send_joined(port, &name, &joined, dedup, queued);
+    int rc = 0, here = begin(n, channel, &c);
+    if (here == 1) {
+        rc = send_joined(&c, &joined, dedup, queued);
+        here = is_done(&c, rc);
+        pn_py_within_end(&c.in);
+    }
     pn_py_join_free(&joined);
-    if (rc == -EINTR) /* it would wait, and signal handlers of Python have to run */
-        return 0;
-    return went(n, rc) < 0 ? -1 : 1;
+    return here != 1 || went(n, rc) == 0 ? here : -1;
 }
 
 static PyObject *notify_many(PyObject *self, PyObject *args, PyObject *kwargs)
@@ -200,6 +244,7 @@ static PyObject *notify_many(PyObject *self, PyObject *args, PyObject *kwargs)
 static PyMemberDef members[] = {
     {"_handle", T_OBJECT_EX, offsetof(struct notifier, handle), 0, NULL},
     {"_transactions", T_OBJECT_EX, offsetof(struct notifier, transactions), 0, NULL},
+    {"_owner", T_OBJECT_EX, offsetof(struct notifier, owner), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -229,10 +274,10 @@ int pn_py_add_sender(PyObject *module)
 {
     static const struct pn_py_owner owner = {
         .name = "pynotify._hot.Notifier",
-        .doc = "What a connection sends outside of transactions.",
+        .doc = "What a connection sends.",
         .size = sizeof(struct notifier),
         .first = offsetof(struct notifier, handle),
-        .refs = 2,
+        .refs = 3,
         .members = members,
         .methods = methods,
     };

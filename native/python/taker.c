@@ -2,13 +2,16 @@
  * taker.c - Taker, the base of consumers: what get() and a message's finish() are where nothing is
  * out of the ordinary.
  *
- * 1. Both are made with the GIL held, from the first look to the last step, and wait for nothing.
- *    A lock that is not free, a transaction, a durable topic (answers write, and may sync), an
- *    error, and nothing to be had: all that is left to Python, which does the whole again.
+ * 1. A lock that is not free, an error, and nothing to be had: all that is left to Python, which
+ *    does the whole again; so is what a transaction refuses.
  * 2. What take_at_once() takes is in the caller's list when it returns (hot.h, 3), and no Python
  *    code runs before.  Without memory for it the message goes back, as if it had not been
  *    delivered.
- * 3. `in_core` says that another thread, or what a signal handler has interrupted, is in the core
+ * 3. A durable topic is asked without the GIL, since that writes, and may sync, so the caller of
+ *    take_at_once() has the consumer's lock: what the core hands out is the next call's as well.
+ *    Of a topic in memory both are made with the GIL, from the first look to the last step.
+ *    A finish() in a transaction (txn.c) is kept in this process until the commit.
+ * 4. `in_core` says that another thread, or what a signal handler has interrupted, is in the core
  *    with this consumer, which hands out one body at a time.  W: that thread, in Python.
  */
 #include "hot.h"
@@ -18,13 +21,15 @@
 
 struct taker {
     PyObject head;
-    PyObject *native;        /* cffi's pointer, which owns the C consumer */
-    PyObject *handle;        /* Handle; NULL before it is stored */
-    PyObject *transactions;  /* dict: those that are open, of any thread */
-    PyObject *out;           /* cffi's pointer to a pn_message_out */
+    PyObject *native;       /* cffi's pointer, which owns the C consumer */
+    PyObject *handle;       /* Handle; NULL before it is stored */
+    PyObject *transactions; /* dict: those that are open, of any thread */
+    PyObject *owner;        /* what says whose the caller's is */
+    PyObject *out;          /* cffi's pointer to a pn_message_out */
+    PyObject *draining, *in_memory;
     pn_consumer *core;       /* what `native` points to */
     pn_message_out *message; /* what `out` points to */
-    char draining, in_memory, in_core;
+    char in_core;
 };
 
 static pn_conn *conn_of(const struct taker *t)
@@ -35,9 +40,9 @@ static pn_conn *conn_of(const struct taker *t)
     return port == NULL ? NULL : port->conn;
 }
 
-static bool is_ordinary(const struct taker *t)
+static bool gets_at_once(const struct taker *t)
 {
-    return t->in_memory && !t->draining && t->transactions != NULL &&
+    return !t->in_core && t->draining == Py_False && t->transactions != NULL &&
            PyDict_CheckExact(t->transactions) && PyDict_Size(t->transactions) == 0;
 }
 
@@ -77,10 +82,8 @@ static PyObject *parts_of(const pn_message_out *m)
 }
 
 /* Put it back in front, as if it had not been delivered; if that fails its time-out does it. */
-static void release(struct taker *t, pn_conn *conn, const pn_message_out *m)
+static void release(pn_conn *conn, const pn_message_out *m)
 {
-    PyObject *handle = Py_NewRef(t->handle); /* another thread may close it meanwhile */
-    PyObject *native = Py_XNewRef(((struct pn_py_port *) handle)->native);
     int rc = 0;
     Py_BEGIN_ALLOW_THREADS;
     do
@@ -88,33 +91,62 @@ static void release(struct taker *t, pn_conn *conn, const pn_message_out *m)
                                0);
     while (rc == -EINTR);
     Py_END_ALLOW_THREADS;
-    Py_XDECREF(native);
-    Py_DECREF(handle);
+}
+
+static int get_at_once(struct taker *t, pn_message_out *m)
+{
+    pn_consumer *core = t->core;
+    int rc;
+    if (t->in_memory == Py_True) {
+        int before = pn_set_never_wait(1);
+        rc = pn_consumer_get(core, 0, m);
+        pn_set_never_wait(before);
+        return rc;
+    }
+    t->in_core = 1;
+    Py_BEGIN_ALLOW_THREADS;
+    rc = pn_consumer_get(core, 0, m);
+    Py_END_ALLOW_THREADS;
+    t->in_core = 0;
+    if (rc == -EINTR) /* a handler may raise before it is called again */
+        pn_forget_wait();
+    return rc;
+}
+
+/* Append what is there.  1; 0: nothing; -1 with an exception; or the core's other results. */
+static int take(struct taker *t, pn_conn *conn, PyObject *found)
+{
+    pn_message_out m;
+    int rc = get_at_once(t, &m);
+    if (rc != 1)
+        return rc;
+    PyObject *parts = parts_of(&m);
+    rc = parts == NULL ? -1 : PyList_Append(found, parts);
+    Py_XDECREF(parts);
+    if (rc == 0)
+        return 1;
+    release(conn, &m);
+    return -1;
 }
 
 static PyObject *take_at_once(PyObject *self, PyObject *found)
 {
     struct taker *t = (struct taker *) self;
     pn_conn *conn = conn_of(t);
-    pn_message_out m;
     if (!PyList_CheckExact(found)) {
         PyErr_SetString(PyExc_TypeError, "take_at_once() takes a list");
         return NULL;
     }
-    if (conn == NULL || t->in_core || !is_ordinary(t))
+    if (conn == NULL || !gets_at_once(t))
         Py_RETURN_FALSE;
-    int before = pn_set_never_wait(1);
-    int rc = pn_consumer_get(t->core, 0, &m);
-    pn_set_never_wait(before);
-    if (rc != 1)
-        Py_RETURN_FALSE;
-    PyObject *parts = parts_of(&m);
-    rc = parts == NULL ? -1 : PyList_Append(found, parts);
-    Py_XDECREF(parts);
+    PyObject *native = Py_XNewRef(t->native); /* another thread may close both meanwhile */
+    PyObject *port = Py_XNewRef(((struct pn_py_port *) t->handle)->native);
+    int rc = take(t, conn, found);
+    Py_XDECREF(native);
+    Py_XDECREF(port);
     if (rc == 0)
-        Py_RETURN_TRUE;
-    release(t, conn, &m);
-    return NULL;
+        Py_RETURN_NONE;
+    return PyErr_Occurred() != NULL ? NULL : PyBool_FromLong(rc == 1);
 }
 
 static int get_once(void *arg, int64_t timeout_ns)
@@ -155,28 +187,89 @@ static bool number_at(PyObject *fields, Py_ssize_t i, unsigned long long *number
     return false;
 }
 
-static PyObject *finish_at_once(PyObject *self, PyObject *fields)
-{
-    struct taker *t = (struct taker *) self;
-    pn_conn *conn = conn_of(t);
+/* The delivery's fields, as far as an answer names it; false without an exception. */
+struct delivery {
     unsigned long long id, delivery, tag;
-    if (conn == NULL || !is_ordinary(t) || !PyTuple_CheckExact(fields) ||
-        !number_at(fields, 0, &id) || !number_at(fields, 1, &delivery) ||
-        !number_at(fields, 2, &tag))
-        Py_RETURN_FALSE;
-    int before = pn_set_never_wait(1);
-    int rc = pn_message_finish(conn, delivery, (uint32_t) tag, id);
-    pn_set_never_wait(before);
-    if (rc < 0)
-        Py_RETURN_FALSE; /* it has not happened, and says so again */
-    if (rc > 0) {
+};
+
+static bool delivery_of(PyObject *fields, struct delivery *d)
+{
+    return PyTuple_CheckExact(fields) && number_at(fields, 0, &d->id) &&
+           number_at(fields, 1, &d->delivery) && number_at(fields, 2, &d->tag);
+}
+
+static int finish_at(pn_conn *conn, pn_txn *txn, const struct delivery *d)
+{
+    return pn_message_answer(conn, txn, d->delivery, (uint32_t) d->tag, d->id, PN_ANSWER_FINISH, 0,
+                             NULL, 0);
+}
+
+/* Without the GIL where it writes. */
+static int finish_in_core(const struct taker *t, pn_conn *conn, pn_txn *txn,
+                          const struct delivery *d)
+{
+    int rc;
+    if (t->in_memory == Py_True || txn != NULL) {
+        int before = pn_set_never_wait(1);
+        rc = finish_at(conn, txn, d);
+        pn_set_never_wait(before);
+        return rc;
+    }
+    PyObject *native = Py_XNewRef(((struct pn_py_port *) t->handle)->native); /* it may be closed */
+    Py_BEGIN_ALLOW_THREADS;
+    rc = finish_at(conn, NULL, d);
+    Py_END_ALLOW_THREADS;
+    Py_XDECREF(native);
+    if (rc == -EINTR) /* as in get_at_once() */
+        pn_forget_wait();
+    return rc;
+}
+
+/* What the core returned for a finish() outside of a transaction, which has happened.  0 or -1. */
+static int finished(struct taker *t, int rc)
+{
+    if (rc != 0) {
         PyObject *handle = Py_NewRef(t->handle);
         PyObject *checked = PyObject_CallMethod(handle, "check", "i", rc);
         Py_DECREF(handle);
+        Py_XDECREF(checked);
         if (checked == NULL)
-            return NULL;
-        Py_DECREF(checked);
+            return -1;
     }
+    if (t->draining == Py_False)
+        return 0;
+    /* drain() has begun meanwhile */
+    PyObject *told = PyObject_CallMethod((PyObject *) t, "answer_given", NULL);
+    Py_XDECREF(told);
+    return told == NULL ? -1 : 0;
+}
+
+/* True; or the transaction that it is finished in; False: not here. */
+static PyObject *finish_at_once(PyObject *self, PyObject *fields)
+{
+    struct taker *t = (struct taker *) self;
+    struct delivery d;
+    struct pn_py_within in;
+    if (t->draining != Py_False || !delivery_of(fields, &d))
+        Py_RETURN_FALSE;
+    int here = pn_py_within(t->transactions, t->owner, &in);
+    if (here < 0)
+        return NULL;
+    pn_conn *conn = conn_of(t);
+    if (here == 0 || conn == NULL || (in.core != NULL && conn == pn_closed_conn())) {
+        pn_py_within_end(&in);
+        Py_RETURN_FALSE;
+    }
+    int rc = finish_in_core(t, conn, in.core, &d);
+    if (in.transaction != NULL) {
+        PyObject *answer = Py_NewRef(rc < 0 ? Py_False : in.transaction);
+        pn_py_within_end(&in);
+        return answer;
+    }
+    if (rc < 0 && rc != -PN_ESYNC)
+        Py_RETURN_FALSE; /* it has not happened, and says so again */
+    if (finished(t, rc) < 0)
+        return NULL;
     Py_RETURN_TRUE;
 }
 
@@ -245,8 +338,10 @@ static void reset(PyObject *self)
 static PyMemberDef members[] = {
     {"handle", T_OBJECT_EX, AT(handle), 0, "Of its connection."},
     {"open_transactions", T_OBJECT_EX, AT(transactions), 0, "Of its connection."},
-    {"draining", T_BOOL, AT(draining), 0, "drain() was called: it takes nothing more."},
-    {"in_memory", T_BOOL, AT(in_memory), 0, "Its topic is not durable."},
+    {"owner", T_OBJECT_EX, AT(owner), 0, "What says whose the caller's is."},
+    /* As objects, which Python's bytecodes read in one step. */
+    {"draining", T_OBJECT_EX, AT(draining), 0, "drain() was called: it takes nothing more."},
+    {"in_memory", T_OBJECT_EX, AT(in_memory), 0, "Its topic is not durable."},
     {"in_core", T_BOOL, AT(in_core), 0, "A thread is in the core with it."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -272,7 +367,7 @@ int pn_py_add_taker(PyObject *module)
         .doc = "What a consumer does where nothing is out of the ordinary.",
         .size = sizeof(struct taker),
         .first = offsetof(struct taker, native),
-        .refs = 4,
+        .refs = 7,
         .reset = reset,
         .members = members,
         .properties = properties,

@@ -64,10 +64,11 @@ class BaseConsumer(Taker, Generic[_M]):
         self._channel = channel
         self._ref = ref
         self._path = f"{channel.topic.name}/{channel.name}"
-        #: Its connection, and two parts of it that each message needs.
+        #: Its connection, and three parts of it that each message needs.
         self.link = link
         self.handle, self.open_transactions = link.handle, link.transactions.by_owner
-        self.in_memory = channel.topic.in_memory
+        self.owner = link.transactions.owner
+        self.in_memory, self.draining = channel.topic.in_memory, False
         self._options = options
         self._handle = CLOSED_CONSUMER
         self._out = ffi.new("pn_message_out *")

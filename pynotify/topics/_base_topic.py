@@ -40,6 +40,7 @@ class BaseTopic(Publisher):
     def __init__(self, link: Link, name: str, ref: int) -> None:
         self._link = link
         self._handle, self._open = link.handle, link.transactions.by_owner
+        self._owner = link.transactions.owner
         self._name = name
         self._ref = ref
         row = ffi.new("pn_topic_stats *")

@@ -52,8 +52,8 @@ class Holder(Protocol):
     def answer_given(self) -> None:
         """Tell drain() that a message was answered."""
 
-    def finish_at_once(self, fields: tuple[int, ...], /) -> bool:
-        """Finish the message outside of a transaction; False: it did not."""
+    def finish_at_once(self, fields: tuple[int, ...], /) -> OpenTransaction | bool:
+        """Finish the message, perhaps in the transaction returned; False: it did not."""
 
 
 class TaskHolder(Holder, Protocol):
@@ -240,8 +240,15 @@ class Message(BaseMessage):
 
     def finish(self) -> None:
         """Answer that the message is done, for this channel."""
-        if self._consumer.finish_at_once(self._fields):
+        try:
+            done = self._consumer.finish_at_once(self._fields)
+        except SyncFailed:
+            self._set_answered(_FINISHED)
+            raise
+        if done is True:
             self._answered = _FINISHED
+        elif done:
+            self._answered = done
         else:
             self._finish()
 

@@ -9,6 +9,7 @@ from pynotify._encoding import kept_headers, kept_payload, kept_payloads
 from pynotify._ffi import ffi, lib
 from pynotify.topics._base_topic import BaseTopic
 from pynotify.topics._channel import AsyncChannel, Channel
+from pynotify.topics._content import MessageIds
 from pynotify.topics._options import (
     OMITTED,
     UNCHANGED,
@@ -52,6 +53,10 @@ class Topic(BaseTopic):
         The ids are a lazy sequence: each is made when it is looked at.  Arguments and errors are
         those of `publish`.
         """
+        if headers is None:
+            numbers = self.publish_at_once(bodies, delay, ttl)
+            if numbers is not None:
+                return MessageIds(numbers)
         return self._publish_many(bodies, delay, ttl, headers)
 
     def cancel(self, message_id: str) -> bool:

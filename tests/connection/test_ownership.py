@@ -253,9 +253,14 @@ def _consume(conn: pynotify.Connection) -> None:
         consumer.get().finish()
         with conn.transaction():
             topic.publish("four")
+            topic.publish_many(["five", "six"])
+            conn.notify("b", "x")
         with consumer.get():
             consumer.stats()
         consumer.get(0).requeue()
+        message = consumer.get(0)
+        with conn.transaction():
+            message.finish()
         consumer.drain()
     channel.stats()
     topic.stats()

@@ -24,7 +24,7 @@ conn = pynotify.connect(sys.argv[1], max_payload=70_000)
 conn.listen("d")
 sub = conn.subscribe("s")
 topic = conn.topic("t")
-consumer = topic.channel("t").consumer()
+consumer = topic.channel("t").consumer(max_in_flight=4)
 generation = conn.generation("g")
 large = ["x" * 60_000, "y" * 60_000]
 plain = pynotify.connect(sys.argv[1])
@@ -87,9 +87,20 @@ def routed() -> None:
 def transaction() -> None:
     with plain.transaction():
         plain.notify("e", "x")
+        plain.notify_many("e", ["x", b"y"])
         generation.bump()
     plain.wait(0)
     plain.poll()
+    with conn.transaction():
+        topic.publish("x", ttl=60)
+        topic.publish_many(["y", b"z"])
+        wrong(lambda: topic.publish(1))  # type: ignore[arg-type]
+    topic.publish_many(["x"])
+    messages = [consumer.get(timeout=0) for _ in range(4)]
+    with conn.transaction():
+        for message in messages:
+            message.finish()
+    conn.poll()
 
 
 def job() -> None:

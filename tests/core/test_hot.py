@@ -855,28 +855,29 @@ def test_nothing_is_kept_of_what_is_got(conn: pynotify.Connection) -> None:
 
 @pytest.mark.parametrize("durable", [False, True])
 def test_what_is_taken_at_once(make_engine: EngineFactory, tmp_path: Path, durable: bool) -> None:
-    """Not from a topic on disk, not in a transaction, and not what a drained consumer has."""
+    """Not beside a transaction, and not what a drained consumer has."""
     with make_engine(data_dir=tmp_path).connect() as conn:
         topic = conn.topic("t", durable=durable)
         consumer = topic.channel("k").consumer(max_in_flight=2)
         found: list[tuple[tuple[int, ...], bytes, bytes]] = []
-        assert not consumer.take_at_once(found)
+        assert consumer.take_at_once(found) is None
         for body in ("a", "b", "c", "d"):
             topic.publish(body)
         with conn.transaction():
-            assert not consumer.take_at_once(found)
-        assert consumer.take_at_once(found) is not durable
-        assert [body for _, body, _ in found] == ([] if durable else [b"a"])
+            assert consumer.take_at_once(found) is False
+        consumer.in_core = True
+        assert consumer.take_at_once(found) is False
+        consumer.in_core = False
+        assert consumer.take_at_once(found) is True
+        assert [body for _, body, _ in found] == [b"a"]
         message = consumer.get(0)
-        with conn.transaction():
-            assert not consumer.finish_at_once(message._fields)
         for wrong in ((), (1, 2), ("a", "b", "c"), (-1, 0, 0), (1 << 64, 0, 0), (1, 1, 1)):
             assert not consumer.finish_at_once(wrong)  # type: ignore[arg-type]
-        assert consumer.finish_at_once(message._fields) is not durable
+        assert consumer.finish_at_once(message._fields) is True
         consumer.drain()
-        assert not consumer.take_at_once(found)
+        assert consumer.take_at_once(found) is False
         consumer.close()
-        assert not consumer.take_at_once(found)
+        assert consumer.take_at_once(found) is False
         with pytest.raises(TypeError, match="takes a list"):
             consumer.take_at_once(())  # type: ignore[arg-type]
 

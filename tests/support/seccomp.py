@@ -18,6 +18,7 @@ _MACHINES = {
         0xC000003E,
         {
             "eventfd2": 290,
+            "fdatasync": 75,
             "fallocate": 285,
             "get_robust_list": 274,
             "set_robust_list": 273,
@@ -28,6 +29,7 @@ _MACHINES = {
         0xC00000B7,
         {
             "eventfd2": 19,
+            "fdatasync": 83,
             "fallocate": 47,
             "get_robust_list": 100,
             "set_robust_list": 99,

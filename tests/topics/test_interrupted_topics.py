@@ -10,6 +10,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -27,9 +28,11 @@ Publish = Callable[[pynotify.Connection, pynotify.Topic], object]
 class Round:
     """A channel, and what is asked of it after each exception."""
 
-    def __init__(self, conn: pynotify.Connection, other: pynotify.Connection) -> None:
+    def __init__(
+        self, conn: pynotify.Connection, other: pynotify.Connection, *, durable: bool
+    ) -> None:
         self.conn = conn
-        self.topic = conn.topic("t")
+        self.topic = conn.topic("t", durable=durable)
         self.channel = self.topic.channel("c")
         self.consumer = self.channel.consumer(max_in_flight=8, max_attempts=0)
         self.others = other.topic("t").channel("c").consumer(max_in_flight=8, max_attempts=0)
@@ -46,11 +49,13 @@ class Round:
         return bodies(found)
 
 
-@pytest.fixture
-def ground(make_engine: EngineFactory) -> Iterator[Round]:
-    engine = make_engine()
+@pytest.fixture(params=["memory", "durable"])
+def ground(
+    make_engine: EngineFactory, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Round]:
+    engine = make_engine(data_dir=tmp_path)
     with engine.connect() as conn, engine.connect() as other:
-        yield Round(conn, other)
+        yield Round(conn, other, durable=request.param == "durable")
     assert engine.check().ok
 
 
