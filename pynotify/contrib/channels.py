@@ -131,7 +131,7 @@ class _Hub:
             self.ended = True
             for box in self._boxes.values():
                 box.end()
-        self._layer.fail_waiting()
+        self._layer.fail_waiting(self)
 
     # ---- what comes ------------------------------------------------------------------------
 
@@ -323,6 +323,14 @@ class _Hub:
                 self._unlisten(self._layer.group_address(group, self.limit))
 
 
+class _Waiting(set[asyncio.Future[None]]):
+    """The tasks of one loop that wait for a consumer of the hub."""
+
+    def __init__(self, hub: _Hub) -> None:
+        super().__init__()
+        self.hub = hub
+
+
 class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
     """A channel layer over a segment, with the extensions `groups` and `flush`.
 
@@ -355,7 +363,7 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
         self._wakeup, self._options = wakeup, options
         self._hub = PerProcess(lambda: _Hub(self), lambda hub: hub.usable)
         #: Tasks that wait for a consumer's descriptor, by their loop.
-        self._waiting: dict[tuple[asyncio.AbstractEventLoop, int], set[asyncio.Future[None]]] = {}
+        self._waiting: dict[tuple[asyncio.AbstractEventLoop, int], _Waiting] = {}
 
     # ---- the specification -----------------------------------------------------------------
 
@@ -554,7 +562,10 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
         """Wait until it is; each loop watches it once, and for all of its tasks."""
         loop = asyncio.get_running_loop()
         key, future = (loop, descriptor), loop.create_future()
-        waiting = self._waiting.setdefault(key, set())
+        waiting = self._waiting.setdefault(key, _Waiting(hub))
+        if waiting.hub is not hub:  # another descriptor had this number
+            self._fail(waiting.hub, loop, descriptor)
+            waiting = self._waiting[key] = _Waiting(hub)
         if not waiting:
             try:
                 loop.add_reader(descriptor, _wake, waiting)
@@ -572,19 +583,20 @@ class PynotifyChannelLayer(BaseChannelLayer):  # type: ignore[misc]
                 del self._waiting[key]
                 loop.remove_reader(descriptor)
 
-    def fail_waiting(self) -> None:
-        """End the waiting for consumers, whose descriptors are about to go."""
+    def fail_waiting(self, hub: _Hub) -> None:
+        """End the waiting for the hub's consumers, whose descriptors are about to go."""
         for loop, descriptor in list(self._waiting):
             if loop is asyncio._get_running_loop():  # noqa: SLF001 - None where there is none
-                self._fail(loop, descriptor)
+                self._fail(hub, loop, descriptor)
             else:
                 with contextlib.suppress(RuntimeError):  # it is closed
-                    loop.call_soon_threadsafe(self._fail, loop, descriptor)
+                    loop.call_soon_threadsafe(self._fail, hub, loop, descriptor)
 
-    def _fail(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
-        waiting = self._waiting.pop((loop, descriptor), None)
-        if waiting is None:
+    def _fail(self, hub: _Hub, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
+        waiting = self._waiting.get((loop, descriptor))
+        if waiting is None or waiting.hub is not hub:
             return
+        del self._waiting[loop, descriptor]
         loop.remove_reader(descriptor)
         for future in waiting:
             if not future.done():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pynotify._closing import ClosedByWith, is_inside_a_call
 from pynotify._connection import Connection
@@ -31,6 +31,7 @@ from pynotify.pubsub._state import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from types import FrameType
     from typing import TypeAlias
 
     from pynotify._headers import Taken
@@ -412,8 +413,11 @@ class PubSub(ClosedByWith, State):
     def _end(self) -> None:
         """Close the transport; where this must not wait, a thread that receives or connects does.
 
-        Each of them looks afterwards whether it is to.
+        Each of them looks afterwards whether it is to.  That may be this thread, in the middle of
+        receiving, which sleeps on what the transport has.
         """
+        if self._is_receiving_below():
+            return
         waits = not is_inside_a_call()
         # Calls made by `for`: Ctrl-C cannot come between having a lock and `try`.
         for receiving in map(self._receiving.acquire, (waits,)):
@@ -430,6 +434,15 @@ class PubSub(ClosedByWith, State):
             finally:
                 self._receiving.release()
 
+    def _is_receiving_below(self) -> bool:
+        """Whether the caller, a signal handler say, has interrupted this thread in _receive()."""
+        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - as in is_inside_a_call()
+        while frame is not None and not (
+            frame.f_code is _RECEIVE and frame.f_locals.get("self") is self
+        ):
+            frame = frame.f_back
+        return frame is not None
+
     def _close_transport(self) -> None:
         transport = self._transport
         if transport is not None:  # it stays until it is closed: Ctrl-C may come before
@@ -442,6 +455,9 @@ class PubSub(ClosedByWith, State):
         """What close() in a signal handler has left to this thread."""
         if self._transport is not None:
             self._end()
+
+
+_RECEIVE: Final = PubSub._receive.__code__  # noqa: SLF001 - of this module
 
 
 def _one(_received: Received) -> int:

@@ -171,6 +171,28 @@ def test_a_segment_that_is_removed(
     asyncio.run(run())
 
 
+def test_the_thread_notices_it_when_a_task_waits_on_the_next_segment(
+    new_layer: Callable[..., PynotifyChannelLayer], segment_name: str
+) -> None:
+    """That task waits on: what it waits for is there."""
+
+    async def run() -> None:
+        layer = new_layer()
+        await layer.new_channel()
+        old = layer._hub.get()
+        with old._reading:  # its thread does not notice
+            pynotify.unlink(segment_name, force=True)
+            await layer.send("other", {"type": "hello"})
+            waiting = asyncio.create_task(layer.receive("queue"))
+            while not any(layer._waiting.values()):
+                await asyncio.sleep(0)
+        await asyncio.to_thread(old._thread.join)
+        await layer.send("queue", {"type": "hello"})
+        assert await soon(waiting) == {"type": "hello"}
+
+    asyncio.run(run())
+
+
 def test_a_loop_that_ended_while_another_one_waits(
     new_layer: Callable[..., PynotifyChannelLayer],
 ) -> None:

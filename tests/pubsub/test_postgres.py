@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import select
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -389,6 +391,36 @@ def test_a_handler_closes_what_another_thread_runs(
         assert listening(conn) == set()
 
     at_places(attempt, whole=whole, kind=Anywhere)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["returns", "raises"])
+@pytest.mark.parametrize("makes", [False, True], ids=["given", "made"])
+def test_a_handler_closes_what_sleeps(
+    conn: Any, postgres: Server, new_pubsub: NewPubSub, makes: bool, leaves: bool
+) -> None:
+    """What the thread sleeps on is there until it is awake; then run() returns."""
+    pubsub = new_pubsub(postgres.connect if makes else conn)
+    pubsub.subscribe("a")
+
+    class Interrupted:
+        def __init__(self) -> None:
+            self._poll = select.poll()
+            self.register = self._poll.register
+
+        def poll(self, timeout: float | None) -> object:
+            if timeout != 0:
+                pubsub.close()
+                if leaves:
+                    raise SystemExit
+            return self._poll.poll(timeout)
+
+    seen = SimpleNamespace(poll=Interrupted, POLLIN=select.POLLIN)
+    ending = pytest.raises(SystemExit) if leaves else contextlib.nullcontext()
+    with pytest.MonkeyPatch.context() as patch, ending:
+        patch.setattr("pynotify.pubsub._postgres.select", seen)
+        pubsub.run()
+    assert pubsub.closed and pubsub._transport is None
+    assert listening(conn) == set()
 
 
 def _is_free(lock: Any) -> bool:
