@@ -54,7 +54,7 @@
 
 #define PN_OWED_NS 10000000LL
 
-enum { MAX_LOCAL = 65536, MAX_SIGNALS = 65, ONCE = (int) SA_RESETHAND };
+enum { MAX_LOCAL = 65536, MAX_SIGNALS = 65, ONCE = (int) SA_RESETHAND, ENTRIES = 8 };
 
 /* ---- the process's side: the handler -------------------------------------------------------- */
 
@@ -64,16 +64,57 @@ static pn_atomic_u32 local_used; /* one above the highest index ever used */
 static uint32_t local_free;      /* none below it is free.  Process lock */
 static pn_atomic_u32 in_handler; /* handlers that may hold a pointer out of local[] */
 
-/* What stood before our handler, per signal; the newest first.  Never freed: a handler reads it. */
+/*
+ * What stood before our handler, per signal; the newest first.  Never freed: a handler reads it.
+ * Each has an entry of ours in front of it.  So a handler of the host's that keeps what it found,
+ * calls it, or puts it back has that one, whatever we have put in front since.
+ */
 struct disposition {
-    struct sigaction sa;
+    struct sigaction sa, ours;
+    uint32_t depth;
     pn_atomic_u32 spent; /* SA_RESETHAND: it was called, and the kernel would have forgotten it */
     struct disposition *older;
 };
 static _Atomic(struct disposition *) previous[MAX_SIGNALS];
 
-static struct sigaction installed[MAX_SIGNALS]; /* ours, as it stands in the kernel */
-static pn_atomic_u32 armed_by[MAX_SIGNALS];     /* connections that use it.  Process lock */
+static pn_atomic_u32 armed_by[MAX_SIGNALS]; /* connections that use it.  Process lock */
+
+static void enter(uint32_t entry, int signo, siginfo_t *info, void *context);
+
+#define ENTRY(n)                                                                                   \
+    static void entry_##n(int signo, siginfo_t *info, void *context)                               \
+    {                                                                                              \
+        enter(n, signo, info, context);                                                            \
+    }
+ENTRY(0)
+ENTRY(1)
+ENTRY(2)
+ENTRY(3)
+ENTRY(4)
+ENTRY(5)
+ENTRY(6)
+ENTRY(7)
+
+static void (*const entries[ENTRIES])(int, siginfo_t *, void *) = {
+    entry_0, entry_1, entry_2, entry_3, entry_4, entry_5, entry_6, entry_7};
+
+/* ENTRIES: it is not ours. */
+static uint32_t entry_of(const struct sigaction *sa)
+{
+    uint32_t entry = 0;
+    while (entry < ENTRIES && sa->sa_sigaction != entries[entry])
+        entry++;
+    return entry;
+}
+
+/* What that entry stands in front of. */
+static struct disposition *behind(int signo, uint32_t entry)
+{
+    struct disposition *newest = pn_load_acquire(&previous[signo]), *d = newest;
+    while (d != NULL && d->depth % ENTRIES != entry)
+        d = d->older;
+    return d != NULL ? d : newest;
+}
 
 /* RLIMIT_SIGPENDING of 0 costs a queued signal its siginfo: no code, no pid. */
 static bool lost_its_info(const siginfo_t *info)
@@ -127,7 +168,7 @@ static void step_back_in_front(int signo, struct disposition *turn)
         !is_back(&turn->sa, &now))
         return;
     pn_store_relaxed(&turn->spent, 0);
-    sigaction(signo, &installed[signo], &now);
+    sigaction(signo, &turn->ours, &now);
     if (pn_load_seq_cst(&armed_by[signo]) == 0 || !is_back(&turn->sa, &now))
         sigaction(signo, &now, NULL); /* another thread was quicker: a close, or an installation */
 }
@@ -216,16 +257,18 @@ static bool take_turn(struct disposition *turn)
            ((turn->sa.sa_flags & ONCE) == 0 || pn_exchange(&turn->spent, 1) == 0);
 }
 
-static void chain(int signo, siginfo_t *info, void *context)
+static void chain(uint32_t entry, int signo, siginfo_t *info, void *context)
 {
     /*
-     * Nested when the handler before ours passed the signal on to ours, which it found when it was
-     * installed: then it is the turn of the one before that.  So two that chain to each other come
-     * to an end.
+     * Nested when the handler before ours passed the signal on to ours.  If it has found the entry
+     * that stands in front of it, it is the turn of the one before that.  So a handler that was
+     * installed twice comes to an end.
      */
     const uintptr_t frame = (uintptr_t) __builtin_frame_address(0);
     const bool is_nested = is_passed_on(signo, info, context, frame);
-    struct disposition *turn = is_nested ? passed.turn->older : pn_load_acquire(&previous[signo]);
+    struct disposition *turn = behind(signo, entry);
+    if (is_nested && turn->depth >= passed.turn->depth)
+        turn = passed.turn->older;
     if (turn == NULL)
         return;
     const struct passed outer = passed;
@@ -242,8 +285,8 @@ static void chain(int signo, siginfo_t *info, void *context)
     } else if (turn->sa.sa_handler != SIG_IGN) {
         /* the host never wanted it: do what would have happened without us, terminate; but not
          * for one that was queued and lost its info, or was passed on by a handler before ours:
-         * that was one of ours, more likely than not */
-        if (!lost_its_info(info) && (is_nested || !raised_here(info))) {
+         * that was one of ours, more likely than not.  A default ends no first process. */
+        if (!lost_its_info(info) && (is_nested || !raised_here(info)) && pn_my_pid != 1) {
             signal(signo, SIG_DFL);
             raise(signo); /* pending until this handler returns */
         }
@@ -276,9 +319,9 @@ static void pass_on(struct pn_conn *conn)
     pn_segment_hooks.consumers_woken(conn, true);
 }
 
-static void procsignal_handler(int signo, siginfo_t *info, void *context)
+/* For each connection of the signal: its reasons, and who else is to be woken. */
+static uint32_t wake_ours(int signo)
 {
-    int saved_errno = errno;
     uint32_t all_reasons = 0;
     struct pn_conn *passes_on = NULL; /* one for each segment */
     pn_fetch_add(&in_handler, 1);
@@ -312,32 +355,52 @@ static void procsignal_handler(int signo, siginfo_t *info, void *context)
     if (passes_on != NULL) /* after the flags were taken (send.c 3) */
         pass_on(passes_on);
     pn_fetch_sub(&in_handler, 1);
+    return all_reasons;
+}
+
+/*
+ * Is there more than a number?  A handler that the host installed by signal() calls what it found
+ * with that alone; the rest is whatever stands in the registers, or what the kernel has left out
+ * for want of SA_SIGINFO.  The kernel blocks all but the faults for ours, ThreadSanitizer all.
+ */
+static bool is_told(int signo)
+{
+    sigset_t mask;
+    struct sigaction front;
+    sigemptyset(&mask);
+    pthread_sigmask(SIG_SETMASK, NULL, &mask);
+    bool all = sigismember(&mask, SIGTERM) == 1 && sigismember(&mask, SIGWINCH) == 1;
+#if !defined(__SANITIZE_THREAD__)
+    all = all && sigismember(&mask, SIGSEGV) == 0;
+#endif
+    if (all)
+        return true;
+    if (sigaction(signo, NULL, &front) != 0)
+        return false;
+    if (entry_of(&front) == ENTRIES)
+        return (front.sa_flags & SA_SIGINFO) != 0;
+    return passed.signo != signo || (passed.turn->sa.sa_flags & SA_SIGINFO) != 0;
+}
+
+static void enter(uint32_t entry, int signo, siginfo_t *info, void *context)
+{
+    int saved_errno = errno, cancel_state;
+    /* A thread that is cancelled in write() would leave close() waiting for it. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
+    uint32_t all_reasons = wake_ours(signo);
     if ((all_reasons & 1U << PROCSIG_LOG_STACK) != 0)
         pn_stack_print();
+    pthread_setcancelstate(cancel_state, NULL);
+    if (!is_told(signo))
+        context = info = NULL;
     if (!is_ours(info, all_reasons != 0))
-        chain(signo, info, context);
+        chain(entry, signo, info, context);
     errno = saved_errno;
 }
 
 static bool is_our_handler(const struct sigaction *sa)
 {
-    return (sa->sa_flags & SA_SIGINFO) != 0 && sa->sa_sigaction == procsignal_handler;
-}
-
-static int remember(int signo, const struct sigaction *current)
-{
-    struct disposition *was = pn_load_relaxed(&previous[signo]);
-    if (was != NULL && is_the_same(&was->sa, current)) {
-        pn_store_relaxed(&was->spent, 0);
-        return 0;
-    }
-    struct disposition *copy = calloc(1, sizeof *copy);
-    if (copy == NULL)
-        return pn_fail(ENOMEM, "out of memory");
-    copy->sa = *current;
-    copy->older = was;
-    pn_store_release(&previous[signo], copy);
-    return 0;
+    return (sa->sa_flags & SA_SIGINFO) != 0 && entry_of(sa) != ENTRIES;
 }
 
 /*
@@ -345,27 +408,52 @@ static int remember(int signo, const struct sigaction *current)
  * likewise: a handler without it may take more than there is of an alternate stack.  Where there
  * was none the stacks of threads may be too small for any.
  */
-static int install(int signo, const struct sigaction *current)
+static struct sigaction in_front_of(const struct sigaction *current, uint32_t entry)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
     struct sigaction sa;
-    int rc = remember(signo, current);
-    if (rc != 0)
-        return rc;
     int as_the_hosts = SA_RESTART | SA_ONSTACK;
     if (is_handler(current))
         as_the_hosts &= current->sa_flags;
     memset(&sa, 0, sizeof sa);
-    sa.sa_sigaction = procsignal_handler;
+    sa.sa_sigaction = entries[entry];
     sa.sa_flags = SA_SIGINFO | as_the_hosts;
     /* No other handler on top of ours: the stack may be 8 KiB, most of it taken by the kernel.
      * What a fault raises cannot wait. */
     sigfillset(&sa.sa_mask);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
         sigdelset(&sa.sa_mask, faults[i]);
-    if (!is_the_same(&installed[signo], &sa)) /* a handler may read it */
-        installed[signo] = sa;
-    if (sigaction(signo, &sa, NULL) != 0)
+    return sa;
+}
+
+/* As the newest.  NULL: no memory. */
+static struct disposition *remember(int signo, const struct sigaction *current)
+{
+    struct disposition *was = pn_load_relaxed(&previous[signo]), *d;
+    if (was != NULL && is_the_same(&was->sa, current) &&
+        memcmp(&was->sa.sa_mask, &current->sa_mask, _NSIG / 8) == 0) {
+        pn_store_relaxed(&was->spent, 0);
+        return was;
+    }
+    d = calloc(1, sizeof *d);
+    if (d == NULL)
+        return NULL;
+    if (was != NULL && was->sa.sa_sigaction == current->sa_sigaction)
+        was = was->older; /* it has other flags now, or another mask */
+    d->sa = *current;
+    d->older = was;
+    d->depth = was == NULL ? 0 : was->depth + 1;
+    d->ours = in_front_of(current, d->depth % ENTRIES);
+    pn_store_release(&previous[signo], d);
+    return d;
+}
+
+static int install(int signo, const struct sigaction *current)
+{
+    const struct disposition *d = remember(signo, current);
+    if (d == NULL)
+        return pn_fail(ENOMEM, "out of memory");
+    if (sigaction(signo, &d->ours, NULL) != 0)
         return pn_fail(errno, "could not install the handler of signal %d: %s", signo,
                        strerror(errno));
     return 0;
@@ -409,7 +497,7 @@ static void disarm(struct pn_conn *conn)
         return;
     if (sigaction(conn->signo, NULL, &current) != 0 || !is_our_handler(&current))
         return; /* not ours any more */
-    const struct disposition *was = pn_load_relaxed(&previous[conn->signo]);
+    const struct disposition *was = behind(conn->signo, entry_of(&current));
     struct sigaction back = was->sa;
     if (back.sa_handler == SIG_DFL || pn_load_relaxed(&was->spent) != 0)
         back = (struct sigaction) {.sa_handler = SIG_IGN};
