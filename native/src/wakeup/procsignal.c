@@ -128,12 +128,16 @@ static bool raised_here(const siginfo_t *info)
     return info != NULL && info->si_code == SI_TKILL && info->si_pid == pn_my_pid;
 }
 
+static bool is_tagged(const siginfo_t *info)
+{
+    return info->si_code == SI_QUEUE &&
+           (uint64_t) (uintptr_t) info->si_value.sival_ptr >> 32 == PN_SIGNAL_MAGIC;
+}
+
 static bool is_ours(const siginfo_t *info, bool had_flag)
 {
-    if (info != NULL && info->si_code == SI_QUEUE &&
-        (uint64_t) (uintptr_t) info->si_value.sival_ptr >> 32 == PN_SIGNAL_MAGIC)
-        return true;
-    return had_flag && (lost_its_info(info) || raised_here(info));
+    return (info != NULL && is_tagged(info)) ||
+           (had_flag && (lost_its_info(info) || raised_here(info)));
 }
 
 static bool is_the_same(const struct sigaction *a, const struct sigaction *b)
@@ -382,6 +386,13 @@ static bool is_told(int signo)
     return passed.signo != signo || (passed.turn->sa.sa_flags & SA_SIGINFO) != 0;
 }
 
+/* What the kernel has written stands above the frame of ours; to see that takes no system call. */
+static bool is_tagged_by_the_kernel(const siginfo_t *info)
+{
+    enum { NEAR = 2048 };
+    return (uintptr_t) info - (uintptr_t) __builtin_frame_address(0) < NEAR && is_tagged(info);
+}
+
 static void enter(uint32_t entry, int signo, siginfo_t *info, void *context)
 {
     int saved_errno = errno, cancel_state;
@@ -391,10 +402,12 @@ static void enter(uint32_t entry, int signo, siginfo_t *info, void *context)
     if ((all_reasons & 1U << PROCSIG_LOG_STACK) != 0)
         pn_stack_print();
     pthread_setcancelstate(cancel_state, NULL);
-    if (!is_told(signo))
-        context = info = NULL;
-    if (!is_ours(info, all_reasons != 0))
-        chain(entry, signo, info, context);
+    if (!is_tagged_by_the_kernel(info)) {
+        if (!is_told(signo))
+            context = info = NULL;
+        if (!is_ours(info, all_reasons != 0))
+            chain(entry, signo, info, context);
+    }
     errno = saved_errno;
 }
 
