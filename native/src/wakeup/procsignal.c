@@ -323,7 +323,7 @@ static void pass_on(struct pn_conn *conn)
     pn_segment_hooks.consumers_woken(conn, true);
 }
 
-/* For each connection of the signal: its reasons, and who else is to be woken. */
+/* For each connection of the signal: its reasons, and which others are to be woken. */
 static uint32_t wake_ours(int signo)
 {
     uint32_t all_reasons = 0;
