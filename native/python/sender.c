@@ -147,11 +147,14 @@ static PyObject *send_with(PyObject *self, PyObject *channel, PyObject *payload,
     PyObject *encode = pn_py_import("pynotify._encoding", "encode_headers");
     PyObject *encoded = encode == NULL ? NULL : PyObject_CallFunctionObjArgs(encode, headers, NULL);
     Py_XDECREF(encode);
-    if (encoded == NULL)
+    if (encoded == NULL && !PyErr_ExceptionMatches(PyExc_TypeError))
         return NULL;
-    bool none = PyBytes_Size(encoded) == 0;
-    int here = none ? 0 : sent_with((struct notifier *) self, channel, payload, encoded, &rc);
-    Py_DECREF(encoded);
+    PyErr_Clear(); /* a TypeError comes again, unless there is another error before it */
+    bool none = encoded != NULL && PyBytes_Size(encoded) == 0;
+    int here = 0;
+    if (encoded != NULL && !none)
+        here = sent_with((struct notifier *) self, channel, payload, encoded, &rc);
+    Py_XDECREF(encoded);
     if (none)
         return send_one(self, channel, payload);
     if (here != 0)

@@ -208,8 +208,9 @@ class BaseConsumer(Taker, Generic[_M]):
         raise NotImplementedError
 
     def reset_in_child(self) -> None:
-        """Make new locks, in the child of a fork."""
+        """Make new locks, in the child of a fork, and forget what a thread was taking."""
         self._answered = SimpleQueue()
+        self._pending[0], self.in_core = 0, False
 
     def give_up(self) -> Any:
         """Close; the last reference to the C consumer.

@@ -221,6 +221,7 @@ REFUSED: dict[str, Within] = {
     "payload": lambda conn, _: conn.notify("c", "x" * 8000),
     "payload's type": lambda conn, _: conn.notify("c", 1),  # type: ignore[arg-type]
     "headers": lambda conn, _: conn.notify("c", "x", headers={"k": "x" * 70_000}),
+    "headers' type": lambda conn, _: conn.notify("c", "x", headers=1),  # type: ignore[arg-type]
     "payloads": lambda conn, _: conn.notify_many("c", ["x", "x" * 8000]),
 }
 
@@ -270,6 +271,7 @@ def test_a_transaction_that_takes_no_more(conn: pynotify.Connection) -> None:
         lambda: topic.publish_many(["x"]),
         lambda: conn.notify("c", "x"),
         lambda: conn.notify("c", "x", headers={"k": "v"}),
+        lambda: conn.notify("c", "x", headers={"k": 1}),  # type: ignore[dict-item]
         lambda: conn.notify_many("c", ["x"]),
         message.finish,
     ]

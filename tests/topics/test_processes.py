@@ -128,6 +128,26 @@ def test_a_fork_while_a_thread_waits(channel: pynotify.Channel) -> None:
         call.error()
 
 
+def test_a_fork_while_a_thread_takes_a_message(
+    topic: pynotify.Topic, channel: pynotify.Channel
+) -> None:
+    """What the core has handed to that thread is in the child's memory as well."""
+    topic.publish("a")
+    with channel.consumer() as consumer:
+
+        def look() -> None:
+            for timeout in (0, PATIENCE):
+                with pytest.raises(pynotify.ForkedConnectionError):
+                    consumer.get(timeout)
+
+        consumer._pending[0], consumer.in_core = 1, True  # as that thread has them
+        try:
+            in_child(look)
+        finally:
+            consumer._pending[0], consumer.in_core = 0, False
+        assert consumer.get(PATIENCE).body == b"a"
+
+
 def die_holding(name: str, count: int, channel: str = "ch") -> ForkedChild:
     """A child that has taken so many, and waits to be killed."""
     ready, told = multiprocessing.Pipe(duplex=False)
