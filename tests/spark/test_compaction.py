@@ -334,6 +334,7 @@ def prepare(tmp_path: Path) -> None:
     archived(logs, tmp_path / "prepared")
 
 
+@pytest.mark.full
 def test_killed_before_each_step(prepared: Path, tmp_path: Path) -> None:
     """All is there, once; and the next compaction leaves what one that is not killed does."""
     expected = figures(prepared, tmp_path / "out")

@@ -125,6 +125,8 @@ def test_an_archive_is_counted_as_its_logs_are(logs: Path, tmp_path: Path) -> No
         assert sum(told) == sum(file.records for file in log.files)
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
 def test_tasks_of_spark_count_in_the_memory_of_the_driver(
     logs: Path, wide: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
