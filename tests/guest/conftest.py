@@ -14,6 +14,7 @@ notification has come exactly once.
    tests/guest/test_signals.py::test_storm_of_foreign_signals
    tests/guest/test_faulthandler.py::test_registered_before_us
    tests/guest/test_faulthandler.py::test_registered_after_us
+   tests/guest/test_faulthandler.py::test_unregistered
    tests/guest/test_handlers.py::test_handler_of_the_loop
    tests/guest/test_debugger.py::test_debugger_that_passes_signals_on
 3. Only a sleeper is signalled, once, and only the process that took the slot.

@@ -18,6 +18,7 @@ from looping import (
     handle,
     hear,
     hear_and_reinstall,
+    listen_again,
     start_loop,
 )
 from receiving import wait_until
@@ -29,6 +30,10 @@ def register(path: str) -> None:
     """`chain`: after the dump, the handler from before gets it as well."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
     faulthandler.register(SIGNAL, fd, all_threads=False, chain=True)
+
+
+def unregister() -> None:
+    assert faulthandler.unregister(SIGNAL)
 
 
 class Dump:
@@ -46,14 +51,18 @@ def dump(tmp_path: Path) -> Dump:
     return Dump(tmp_path / "stacks")
 
 
-def check_foreign_signals(worker: Worker, dump: Dump, host: bool) -> None:
-    """A dump each, and then what the host had: a handler, or the default that terminates."""
-    before = dump.count()
+def check_foreign_signals(worker: Worker, host: bool) -> None:
+    """They do what the host had: call a handler, or by default terminate."""
     worker.signal(SIGNAL)
     if host:
         wait_until(lambda: worker.call(calls) == ["host"], "the host's handler ran")
     else:
         assert worker.join() == -SIGNAL
+
+
+def check_dumped_foreign_signals(worker: Worker, dump: Dump, host: bool) -> None:
+    before = dump.count()
+    check_foreign_signals(worker, host)
     assert dump.count() > before
 
 
@@ -68,7 +77,7 @@ def test_registered_before_us(
     worker.call(start_loop, engine_name)
     check_woken(worker, notifier, "1", "2", "3")
     assert dump.count() == 0
-    check_foreign_signals(worker, dump, host)
+    check_dumped_foreign_signals(worker, dump, host)
     if host:
         check_woken(worker, notifier, "4", "5")
         assert worker.call(calls) == ["host"]
@@ -92,4 +101,27 @@ def test_registered_after_us(
     worker.call(hear_and_reinstall, 0, 1)
     check_woken(worker, notifier, "4", "5")
     assert dump.count() == 3
-    check_foreign_signals(worker, dump, host)
+    check_dumped_foreign_signals(worker, dump, host)
+
+
+@pytest.mark.parametrize("host", [False, True], ids=["default", "handler"])
+def test_unregistered(
+    engine_name: str, worker: Worker, notifier: Notifier, dump: Dump, host: bool
+) -> None:
+    """It puts back what it found: ours, and behind that what was there before us."""
+    if host:
+        worker.call(handle)
+    worker.call(start_loop, engine_name)
+    worker.call(register, str(dump.path))
+    worker.call(listen_again)
+    check_woken(worker, notifier, "1", "2")
+    worker.call(unregister)
+    check_woken(worker, notifier, "3", "4")
+    worker.call(listen_again)
+    check_woken(worker, notifier, "5", "6")
+    assert worker.call(calls) == []
+    check_foreign_signals(worker, host)
+    if host:
+        check_woken(worker, notifier, "7", "8")
+        assert worker.call(calls) == ["host"]
+    assert dump.count() == 0

@@ -89,6 +89,11 @@ def hear_in_a_thread(name: str, count: int) -> list[str]:
     return heard
 
 
+def listen_again() -> None:
+    """Which looks whether the handler is still ours."""
+    _loops[0].conn.listen(f"c{_loops[0].engine.stat().handler_reinstalls}")
+
+
 _calls: list[str] = []
 
 

@@ -185,13 +185,14 @@ static void step_back_in_front(int signo, struct disposition *turn)
 static void call_previous(int signo, siginfo_t *info, void *context, struct disposition *turn)
 {
     const struct sigaction *was = &turn->sa;
+    siginfo_t bare = {.si_signo = signo}; /* it may read one */
     sigset_t mask = interrupted_mask(context), before;
     sigorset(&mask, &mask, &was->sa_mask);
     if ((was->sa_flags & SA_NODEFER) == 0)
         sigaddset(&mask, signo);
     pthread_sigmask(SIG_SETMASK, &mask, &before); /* ours blocks everything */
     if ((was->sa_flags & SA_SIGINFO) != 0)
-        was->sa_sigaction(signo, info, context);
+        was->sa_sigaction(signo, info != NULL ? info : &bare, context);
     else
         was->sa_handler(signo);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -323,7 +324,7 @@ static void pass_on(struct pn_conn *conn)
     pn_segment_hooks.consumers_woken(conn, true);
 }
 
-/* For each connection of the signal: its reasons, and which others are to be woken. */
+/* For each connection of the signal: its reasons, and which other listeners are to be woken. */
 static uint32_t wake_ours(int signo)
 {
     uint32_t all_reasons = 0;
@@ -375,15 +376,15 @@ static bool is_told(int signo)
     pthread_sigmask(SIG_SETMASK, NULL, &mask);
     bool all = sigismember(&mask, SIGTERM) == 1 && sigismember(&mask, SIGWINCH) == 1;
 #if !defined(__SANITIZE_THREAD__)
-    all = all && sigismember(&mask, SIGSEGV) == 0;
+    all = all && sigismember(&mask, SIGTRAP) == 0; /* hosts leave SIGSEGV out as well */
 #endif
     if (all)
         return true;
-    if (sigaction(signo, NULL, &front) != 0)
+    /* ours has no SA_SIGINFO where signal() has put it back */
+    if (sigaction(signo, NULL, &front) != 0 || (front.sa_flags & SA_SIGINFO) == 0)
         return false;
-    if (entry_of(&front) == ENTRIES)
-        return (front.sa_flags & SA_SIGINFO) != 0;
-    return passed.signo != signo || (passed.turn->sa.sa_flags & SA_SIGINFO) != 0;
+    return entry_of(&front) == ENTRIES || passed.signo != signo ||
+           (passed.turn->sa.sa_flags & SA_SIGINFO) != 0;
 }
 
 /* What the kernel has written stands above the frame of ours; to see that takes no system call. */
@@ -391,6 +392,14 @@ static bool is_tagged_by_the_kernel(const siginfo_t *info)
 {
     enum { NEAR = 2048 };
     return (uintptr_t) info - (uintptr_t) __builtin_frame_address(0) < NEAR && is_tagged(info);
+}
+
+/* Where the next handler's siginfo will stand, which the kernel does not write for all of them. */
+static void forget_tag(siginfo_t *info)
+{
+    info->si_code = SI_USER;
+    info->si_pid = 0;
+    info->si_value.sival_ptr = NULL;
 }
 
 static void enter(uint32_t entry, int signo, siginfo_t *info, void *context)
@@ -408,6 +417,8 @@ static void enter(uint32_t entry, int signo, siginfo_t *info, void *context)
         if (!is_ours(info, all_reasons != 0))
             chain(entry, signo, info, context);
     }
+    if (info != NULL && is_tagged(info))
+        forget_tag(info);
     errno = saved_errno;
 }
 
@@ -463,7 +474,11 @@ static struct disposition *remember(int signo, const struct sigaction *current)
 
 static int install(int signo, const struct sigaction *current)
 {
-    const struct disposition *d = remember(signo, current);
+    /* signal() puts ours back without SA_SIGINFO and the mask */
+    const uint32_t entry = entry_of(current);
+    const struct disposition *d = entry != ENTRIES ? behind(signo, entry) : NULL;
+    if (d == NULL)
+        d = remember(signo, current);
     if (d == NULL)
         return pn_fail(ENOMEM, "out of memory");
     if (sigaction(signo, &d->ours, NULL) != 0)
@@ -508,7 +523,7 @@ static void disarm(struct pn_conn *conn)
     struct sigaction current;
     if (pn_load_relaxed(&conn->armed) == 0 || --armed_by[conn->signo] != 0)
         return;
-    if (sigaction(conn->signo, NULL, &current) != 0 || !is_our_handler(&current))
+    if (sigaction(conn->signo, NULL, &current) != 0 || entry_of(&current) == ENTRIES)
         return; /* not ours any more */
     const struct disposition *was = behind(conn->signo, entry_of(&current));
     struct sigaction back = was->sa;

@@ -51,17 +51,34 @@ static void passes_a_number_on(int signo)
     found(signo, garbage, garbage);
 }
 
+enum { ILLEGIBLE, OF_ANOTHER, ILLEGIBLE_AND_MASKED, VARIANTS };
+
+/* It may block what ours blocks, as far as its author thought of the faults. */
+static void install_in_front(bool masked)
+{
+    struct sigaction sa = {.sa_handler = passes_a_number_on};
+    if (masked) {
+        sigfillset(&sa.sa_mask);
+        sigdelset(&sa.sa_mask, SIGSEGV);
+        sigdelset(&sa.sa_mask, SIGBUS);
+        sigdelset(&sa.sa_mask, SIGFPE);
+        sigdelset(&sa.sa_mask, SIGILL);
+    }
+    CHECK_EQ(sigaction(SIGUSR1, &sa, NULL), 0);
+}
+
 static void host_of_signal(void *arg)
 {
+    const uintptr_t variant = (uintptr_t) arg;
     static siginfo_t of_another;
     of_another.si_signo = SIGUSR1;
     of_another.si_code = SI_USER;
     of_another.si_pid = 1;
-    garbage = arg != NULL ? &of_another : (siginfo_t *) (uintptr_t) SIGUSR1;
+    garbage = variant == OF_ANOTHER ? &of_another : (siginfo_t *) (uintptr_t) SIGUSR1;
     pn_conn *conn = listening(0);
     int fd = sleep_on_descriptor(conn);
     found = installed().sa_sigaction;
-    CHECK(signal(SIGUSR1, passes_a_number_on) != SIG_ERR);
+    install_in_front(variant == ILLEGIBLE_AND_MASKED);
     test_tell(up);
     CHECK(readable_within(fd, TEST_PATIENCE_MS));
     CHECK_EQ(newer_calls, 1);
@@ -73,8 +90,126 @@ static void host_of_signal(void *arg)
 static void test_a_handler_may_pass_the_number_alone(void)
 {
     begin_connected();
-    for (uintptr_t readable_garbage = 0; readable_garbage < 2; readable_garbage++) {
-        pid_t pid = spawn(host_of_signal, (void *) readable_garbage);
+    for (uintptr_t variant = 0; variant < VARIANTS; variant++) {
+        pid_t pid = spawn(host_of_signal, (void *) variant);
+        test_hear(up);
+        notify("x");
+        CHECK_CHILD(pid, 0);
+    }
+    end();
+}
+
+static void (*found_by_signal)(int);
+
+static void passes_nothing_else_on(int signo)
+{
+    newer_calls++;
+    found_by_signal(signo);
+}
+
+static void signals_its_parent(void *arg)
+{
+    (void) arg;
+    test_hear(down);
+    kill(getppid(), SIGUSR1);
+}
+
+/*
+ * Both signals come in the same place, and little is called in between that writes there; the
+ * kernel writes no siginfo for the second.
+ */
+static void host_after_a_wake_up(void *arg)
+{
+    sigset_t it, before;
+    (void) arg;
+    sigemptyset(&it);
+    sigaddset(&it, SIGUSR1);
+    CHECK_EQ(pthread_sigmask(SIG_BLOCK, &it, &before), 0);
+    install_counts(0);
+    pn_conn *conn = listening(0);
+    (void) sleep_on_descriptor(conn);
+    found_by_signal = installed().sa_handler;
+    pid_t by = spawn(signals_its_parent, NULL);
+    for (int i = 0; i < 2; i++) {
+        if (i != 0)
+            CHECK(signal(SIGUSR1, passes_nothing_else_on) != SIG_ERR);
+        test_tell(i == 0 ? up : down);
+        CHECK_EQ(sigsuspend(&before), -1);
+    }
+    CHECK_EQ(newer_calls, 1);
+    CHECK_EQ(calls, 1);
+    CHECK_POLL(conn, "x");
+    CHECK_CHILD(by, 0);
+    pn_conn_close(conn);
+}
+
+static void test_what_a_wake_up_has_left_is_not_taken_for_another(void)
+{
+    begin_connected();
+    pid_t pid = spawn(host_after_a_wake_up, NULL);
+    test_hear(up);
+    notify("x");
+    CHECK_CHILD(pid, 0);
+    end();
+}
+
+static volatile pid_t told_of;
+
+static void reads_its_info(int signo, siginfo_t *info, void *context)
+{
+    (void) context;
+    calls++;
+    CHECK_EQ(info->si_signo, signo);
+    told_of = info->si_pid;
+}
+
+__attribute__((noinline)) static void writes_below(void)
+{
+    volatile char room[64 << 10];
+    for (size_t i = 0; i < sizeof room; i++)
+        room[i] = 1;
+}
+
+static void restore_by_signal(void)
+{
+    void (*old)(int) = signal(SIGUSR1, SIG_IGN);
+    CHECK(signal(SIGUSR1, old) == SIG_IGN);
+    CHECK_EQ(installed().sa_flags & SA_SIGINFO, 0);
+}
+
+/* What signal() puts back the kernel calls with the number alone. */
+static void host_that_restores(void *arg)
+{
+    const struct sigaction sa = {.sa_sigaction = reads_its_info, .sa_flags = SA_SIGINFO};
+    const bool has_a_handler = arg != NULL;
+    if (has_a_handler)
+        CHECK_EQ(sigaction(SIGUSR1, &sa, NULL), 0);
+    pn_conn *conn = listening(0);
+    int fd = sleep_on_descriptor(conn);
+    restore_by_signal();
+    writes_below();
+    test_tell(up);
+    CHECK(readable_within(fd, TEST_PATIENCE_MS));
+    CHECK_POLL(conn, "x");
+    CHECK_EQ(calls, 0);
+    raise(SIGUSR1);
+    CHECK_EQ(calls, has_a_handler);
+    test_listen(conn, "d"); /* as it was */
+    CHECK((installed().sa_flags & SA_SIGINFO) != 0);
+    raise(SIGUSR1);
+    CHECK_EQ(calls, has_a_handler ? 2 : 0);
+    CHECK(!has_a_handler || told_of == getpid());
+    restore_by_signal();
+    pn_conn_close(conn);
+    CHECK(has_a_handler ? installed().sa_sigaction == reads_its_info
+                        : installed().sa_handler == SIG_IGN);
+}
+
+static void test_a_host_may_restore_ours_by_signal(void)
+{
+    begin_connected();
+    for (uintptr_t has_a_handler = 0; has_a_handler < 2; has_a_handler++) {
+        pid_t pid = spawn(host_that_restores, (void *) has_a_handler);
         test_hear(up);
         notify("x");
         CHECK_CHILD(pid, 0);
@@ -242,6 +377,8 @@ int main(void)
     test_watchdog(60);
 #if !defined(__SANITIZE_THREAD__)
     RUN(test_a_handler_may_pass_the_number_alone);
+    RUN(test_what_a_wake_up_has_left_is_not_taken_for_another);
+    RUN(test_a_host_may_restore_ours_by_signal);
 #endif
     RUN(test_a_handler_may_put_back_what_it_found);
     RUN(test_the_mask_is_that_of_the_last_installation);
