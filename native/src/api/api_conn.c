@@ -24,6 +24,7 @@
 #include "segment/identity.h"
 #include "segment/lock.h"
 #include "wakeup/group.h"
+#include "wakeup/handlers.h"
 #include "wakeup/latch.h"
 #include "wakeup/procsignal.h"
 #include "wakeup/send.h"
@@ -132,7 +133,7 @@ static void release_slot(pn_conn *conn)
         pn_backend_abandon(conn); /* a stopped lock holder, or a segment that is no more */
     else if (watched)
         pn_watch_tell(conn->seg, conn->slot);
-    pn_procsignal_disarm(conn);          /* last: until here a signal may be on its way */
+    pn_handler_disarm(conn);             /* last: until here a signal may be on its way */
     pn_procsignal_pass_on(conn->seg, 0); /* instead of the handler, which has not found it */
 }
 

@@ -17,7 +17,7 @@
 #include "commit/bridge.h"
 #include "topic/durable.h"
 #include "topic/journal.h"
-#include "wakeup/procsignal.h"
+#include "wakeup/handlers.h"
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
@@ -186,7 +186,7 @@ static int act_on(pn_txn *txn, enum pn_action_kind kind, bool pattern, const cha
     if (rc == 0 && pattern && pn_load_relaxed(&txn->conn->me->bridge) != 0)
         return pn_fail(EINVAL, "a bridge cannot listen to patterns");
     if (rc == 0 && (kind == PN_ACTION_LISTEN || kind == PN_ACTION_SUBSCRIBE))
-        rc = pn_procsignal_arm(txn->conn); /* a listener is signalled from its commit on */
+        rc = pn_handler_arm(txn->conn); /* a listener is signalled from its commit on */
     return rc != 0 ? rc : pn_pending_action(&txn->pending, kind, pattern, channel, len);
 }
 

@@ -80,7 +80,7 @@ struct pn_conn {
     int32_t src_pid;         /* whose messages we send: our own, unless we are a bridge */
     uint32_t src_generation; /* likewise (bridge.c 5) */
     int signo;               /* -1: poll */
-    pn_atomic_u32 armed;     /* counted in procsignal.c.  W: process lock held */
+    pn_atomic_u32 armed;     /* counted in handlers.c.  W: process lock held */
     uint32_t local_index;
     char database[PN_NAME_MAX + 1];
 

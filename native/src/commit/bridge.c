@@ -35,7 +35,7 @@
 #include "commit/async.h"
 #include "commit/upstream_payload.h"
 #include "segment/lock.h"
-#include "wakeup/procsignal.h"
+#include "wakeup/handlers.h"
 #include "wakeup/send.h"
 
 #define PN_FOREIGN 0x80000000U /* in srcGeneration: not a claim of the slot, but a pid elsewhere */
@@ -84,7 +84,7 @@ PN_API int pn_conn_bridge(pn_conn *conn)
     struct pn_hold hold;
     int rc = pn_conn_check(conn);
     if (rc == 0)
-        rc = pn_procsignal_arm(conn); /* it is told by a signal, and need not listen */
+        rc = pn_handler_arm(conn); /* it is told by a signal, and need not listen */
     if (rc == 0)
         rc = pn_lock_wait(conn->seg, &hold, PN_LOCK_TIMEOUT_NS, conn);
     if (rc != 0)

@@ -19,6 +19,7 @@
 #include "receive/read.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
+#include "wakeup/handlers.h"
 #include "wakeup/latch.h"
 #include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
@@ -98,7 +99,7 @@ int pn_timer_checks(struct pn_conn *conn)
     if (rc == 0)
         rc = pn_backend_keep_alive(conn);
     if (rc == 0 && pn_load_relaxed(&conn->nlistening) != 0)
-        rc = pn_procsignal_arm(conn);
+        rc = pn_handler_arm(conn);
     if (rc != 0)
         return rc;
     if (pn_lock_try(seg, &hold) == 0) /* a dead holder is recovered in here */

@@ -28,6 +28,7 @@
 #include "receive/timer.h"
 #include "segment/identity.h"
 #include "segment/lock.h"
+#include "wakeup/handlers.h"
 #include "wakeup/latch.h"
 #include "wakeup/lost.h"
 #include "wakeup/procsignal.h"
@@ -95,7 +96,7 @@ static int before_blocking(struct pn_conn *conn, int64_t now)
     int rc = pn_segment_check_user(conn->seg);
     if (rc == 0)
         rc = pn_backend_keep_alive_asleep(conn, now);
-    return rc == 0 && pn_load_relaxed(&conn->nlistening) != 0 ? pn_procsignal_arm(conn) : rc;
+    return rc == 0 && pn_load_relaxed(&conn->nlistening) != 0 ? pn_handler_arm(conn) : rc;
 }
 
 /* Another thread read what this one waits for.  Set before the latch, taken after its reset. */

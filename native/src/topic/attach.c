@@ -29,6 +29,7 @@
 #include "topic/settings.h"
 #include "topic/tables.h"
 #include "topic/waiting.h"
+#include "wakeup/handlers.h"
 #include "wakeup/procsignal.h"
 #include "wakeup/watch.h"
 
@@ -203,7 +204,7 @@ int pn_consume_open(struct pn_conn *conn, pn_ref channel, const pn_consumer_opti
     if (rc == 0)
         rc = pn_segment_check_user(seg);
     if (rc == 0)
-        rc = pn_procsignal_arm(conn);
+        rc = pn_handler_arm(conn);
     if (rc != 0)
         return rc;
     struct pn_consumer *c = calloc(1, sizeof *c);

@@ -10,19 +10,16 @@
 
 #include "backend/conn.h"
 
-/* Make the process ready for this connection's signal: install the handler if it is not. */
-int pn_procsignal_arm(struct pn_conn *conn);
-
 /* Enter the table that the handler walks. */
 int pn_procsignal_register(struct pn_conn *conn);
 /* Leave it, before the slot is freed: from then on it may be another process's, whose flags a
  * handler that is under way would take.  No handler holds the connection afterwards. */
 void pn_procsignal_hide(struct pn_conn *conn);
-/* The last connection of its signal gives back the handler that was there before.  After the slot
- * was freed: until then a signal may be sent. */
-void pn_procsignal_disarm(struct pn_conn *conn);
 /* Each connection in it.  Process lock held. */
 void pn_procsignal_each(void (*visit)(struct pn_conn *conn));
+/* In the handler: wake each connection of the signal that has a reason, and the other listeners
+ * that are to be woken.  Returns the reasons, a bit each. */
+uint32_t pn_procsignal_wake(int signo);
 /* Wait until no handler holds what was taken out of its sight before the call. */
 void pn_procsignal_quiesce(void);
 

@@ -4,6 +4,7 @@
 #endif
 #include "engine.h"
 
+#include "wakeup/handlers.h"
 #include "wakeup/procsignal.h"
 
 enum { TABLE = 65536 };
@@ -16,7 +17,7 @@ static struct pn_conn filler = {.seg = &nowhere};
 /* Does the handler find the connection? */
 static bool is_found(pn_conn *conn)
 {
-    CHECK_OK(pn_procsignal_arm(conn));
+    CHECK_OK(pn_handler_arm(conn));
     pn_store_relaxed(&conn->me->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT], 1);
     raise(SIGUSR1);
     return pn_load_relaxed(&conn->me->pss_signalFlags[PROCSIG_NOTIFY_INTERRUPT]) == 0;
