@@ -35,11 +35,8 @@ enum { MAX_SIGNALS = 65, ONCE = (int) SA_RESETHAND, ENTRIES = 8 };
 
 /* ---- what stands behind ours ----------------------------------------------------------------- */
 
-/*
- * What stood before our handler, per signal; the newest first.  Never freed: a handler reads it.
- * Each has an entry of ours in front of it.  So a handler of the host's that keeps what it found,
- * calls it, or puts it back has that one, whatever we have put in front since.
- */
+/* What stood before our handler, per signal; the newest first (2).  Never freed: a handler reads
+ * it. */
 struct disposition {
     struct sigaction sa, ours;
     uint32_t depth;
