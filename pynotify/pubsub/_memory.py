@@ -35,6 +35,8 @@ class LockFile:
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
+            if self.fd < 0:  # another thread has closed it meanwhile
+                return False
             raise
         return True
 

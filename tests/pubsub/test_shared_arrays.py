@@ -645,6 +645,21 @@ def test_payloads_too_short_for_a_reference(
     assert in_queue(received)
 
 
+def test_a_file_of_locks_that_another_thread_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = _memory.LockFile(str(tmp_path / "locks"), create=True)
+    call = _memory.fcntl.fcntl
+
+    def closed_meanwhile(*arguments: Any) -> Any:
+        locks.close()
+        return call(*arguments)
+
+    monkeypatch.setattr(_memory.fcntl, "fcntl", closed_meanwhile)
+    locks.drop(1)
+    assert not locks.own(1)
+
+
 def test_closing_while_another_thread_publishes(connect: Connect, engine_name: str) -> None:
     sender = pynotify.PubSub(connect())
     began = threading.Event()
