@@ -391,6 +391,7 @@ static int add_to_group(struct pn_pending *p, size_t first)
         memmove(&p->ops[end + 1], &p->ops[end], (p->nops - end) * sizeof added);
         p->ops[end] = added;
         p->nops++;
+        p->indexed = 0; /* they stand elsewhere now */
     }
     for (size_t i = 0; i < p->nmarks; i++)
         p->marks[i].ops += p->marks[i].ops > first ? more : 0;

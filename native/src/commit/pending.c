@@ -12,6 +12,7 @@
  * 3. Bumps of a counter are added up, as far as no savepoint or bump of another lies between them,
  *    and altogether when the transaction commits.
  * 4. As in PostgreSQL the list is scanned while it is short; the 17th event builds a hash table.
+ *    So does an answer behind the 16th op, and puts in it what was added since the last answer.
  */
 #define _GNU_SOURCE
 #include "commit/pending.h"
@@ -44,6 +45,7 @@ void pn_pending_free(struct pn_pending *p)
     free(p->marks);
     free(p->event_index.slots);
     free(p->channel_index.slots);
+    free(p->answer_index.slots);
     memset(p, 0, sizeof *p);
 }
 
@@ -377,6 +379,46 @@ struct pn_pending_op *pn_pending_op(struct pn_pending *p)
     return &p->ops[p->nops];
 }
 
+static uint64_t hash_answer(uint32_t delivery, uint64_t id)
+{
+    return pn_mix(delivery ^ 0x8bb84b93962eacc9ULL, id ^ 0x4b33a62ed433d4a3ULL);
+}
+
+static bool is_answer(const struct pn_pending_op *op, uint32_t delivery, uint32_t tag, uint64_t id)
+{
+    return op->kind == PN_OP_ANSWER && op->delivery == delivery && op->tag == tag && op->id == id;
+}
+
+static int index_answers(struct pn_pending *p)
+{
+    int rc = 0;
+    if (p->indexed == 0 || 2 * p->nops > p->answer_index.size) {
+        p->indexed = 0;
+        rc = index_reset(&p->answer_index, p->nops);
+    }
+    for (; rc == 0 && p->indexed < p->nops; p->indexed++) {
+        const struct pn_pending_op *op = &p->ops[p->indexed];
+        if (op->kind == PN_OP_ANSWER)
+            index_put(&p->answer_index, hash_answer(op->delivery, op->id), (uint32_t) p->indexed);
+    }
+    return rc;
+}
+
+bool pn_pending_is_answered(struct pn_pending *p, uint32_t delivery, uint32_t tag, uint64_t id)
+{
+    if (p->nops <= MIN_HASHABLE_NOTIFIES || index_answers(p) != 0) {
+        for (size_t i = p->nops; i-- > 0;)
+            if (is_answer(&p->ops[i], delivery, tag, id))
+                return true;
+        return false;
+    }
+    const uint32_t *slots = p->answer_index.slots, mask = p->answer_index.size - 1;
+    uint32_t at = (uint32_t) hash_answer(delivery, id) & mask;
+    while (slots[at] != 0 && !is_answer(&p->ops[slots[at] - 1], delivery, tag, id))
+        at = (at + 1) & mask;
+    return slots[at] != 0;
+}
+
 int pn_pending_keep(struct pn_pending *p, const void *bytes, size_t len, size_t *off)
 {
     return keep_bytes(p, bytes, len, off);
@@ -451,6 +493,8 @@ void pn_pending_rollback(struct pn_pending *p, size_t level)
     p->nbumps = mark->bumps;
     while (p->nops > mark->ops)
         free(p->ops[--p->nops].note);
+    if (p->indexed > p->nops)
+        p->indexed = 0;
     p->collapsed = mark->collapsed;
     p->nmarks = level - 1;
     /* the indices name what is gone; without memory for new ones the lists are scanned */

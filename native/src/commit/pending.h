@@ -130,7 +130,8 @@ struct pn_pending {
     size_t nfolded, folded_cap;
     size_t nops, ops_cap;
     size_t nmarks, marks_cap;
-    struct pn_index event_index, channel_index;
+    struct pn_index event_index, channel_index, answer_index;
+    size_t indexed; /* so many ops were put into answer_index; 0: it is built again */
     uint64_t collapsed;
 };
 
@@ -193,6 +194,8 @@ int pn_pending_fold_bumps(struct pn_pending *p);
 
 /* Room for one more; it counts when nops is raised.  NULL: no memory. */
 struct pn_pending_op *pn_pending_op(struct pn_pending *p);
+/* Is that delivery answered by one of the ops? */
+bool pn_pending_is_answered(struct pn_pending *p, uint32_t delivery, uint32_t tag, uint64_t id);
 /* Bytes of that op.  0 or -ENOMEM. */
 int pn_pending_keep(struct pn_pending *p, const void *bytes, size_t len, size_t *off);
 

@@ -74,22 +74,13 @@ int pn_topic_txn_publish(struct pn_txn *txn, pn_ref topic, const pn_message_in *
     return pn_topic_txn_publish_many(txn, topic, in->body, &len, 1, in, id);
 }
 
-static bool answered_here(const struct pn_pending *p, const struct pn_handle *h)
-{
-    for (size_t i = p->nops; i-- > 0;)
-        if (p->ops[i].kind == PN_OP_ANSWER && p->ops[i].delivery == h->delivery &&
-            p->ops[i].tag == h->tag && p->ops[i].id == h->id)
-            return true;
-    return false;
-}
-
 int pn_topic_txn_answer(struct pn_txn *txn, const struct pn_handle *h, int answer, int64_t delay_ns,
                         const char *reason, size_t reason_len)
 {
     struct pn_hold hold;
     struct pn_pending *p = &txn->pending;
     int rc = pn_answer_check_kind(answer, true);
-    if (rc == 0 && answered_here(p, h))
+    if (rc == 0 && pn_pending_is_answered(p, h->delivery, h->tag, h->id))
         rc = pn_fail(PN_ENOTINFLIGHT, "message %016llx was answered in this transaction already",
                      (unsigned long long) h->id);
     if (rc == 0)

@@ -1,4 +1,4 @@
-/* What a transaction gathers: duplicates, savepoints, the two indices; against a plain model. */
+/* What a transaction gathers: duplicates, savepoints, the three indices; against a plain model. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -321,6 +321,78 @@ static void test_random_transactions_against_a_model(void)
     }
 }
 
+/* ---- answers to deliveries ---------------------------------------------------------------- */
+
+/* Delivery, tag and id are of few values each, so that answers differ in one of them alone. */
+struct answer {
+    uint32_t delivery, tag;
+    uint64_t id;
+};
+
+static struct answer answer_of(uint64_t r)
+{
+    const uint32_t n = (uint32_t) (r % (29 * 7 * 11));
+    return (struct answer) {1 + n % 29, 1 + n / 29 % 7, 1 + n / 203};
+}
+
+static void add_op(enum pn_op_kind kind, struct answer a)
+{
+    struct pn_pending_op *op = pn_pending_op(&list);
+    op->kind = kind;
+    op->delivery = a.delivery;
+    op->tag = a.tag;
+    op->id = a.id;
+    list.nops++;
+}
+
+static bool is_among_ops(struct answer a)
+{
+    for (size_t i = 0; i < list.nops; i++)
+        if (list.ops[i].kind == PN_OP_ANSWER && list.ops[i].delivery == a.delivery &&
+            list.ops[i].tag == a.tag && list.ops[i].id == a.id)
+            return true;
+    return false;
+}
+
+static void test_an_answer_is_found_again(void)
+{
+    uint64_t seed = 15;
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < 400; i++) {
+            const struct answer a = answer_of(test_random(&seed));
+            const uint64_t r = test_random(&seed);
+            CHECK_EQ(pn_pending_is_answered(&list, a.delivery, a.tag, a.id), is_among_ops(a));
+            if (r % 64 == 0)
+                pn_pending_push(&list);
+            else if (r % 64 == 1 && list.nmarks > 0)
+                pn_pending_rollback(&list, 1 + (r >> 8) % list.nmarks);
+            else
+                add_op(r % 4 == 2 ? PN_OP_PUBLISH : PN_OP_ANSWER, a);
+        }
+        for (uint64_t r = 0; r < 29 * 7 * 11; r++) {
+            const struct answer a = answer_of(r);
+            CHECK_EQ(pn_pending_is_answered(&list, a.delivery, a.tag, a.id), is_among_ops(a));
+        }
+        pn_pending_free(&list);
+    }
+}
+
+/* None is put into the index twice, but where that grows to double its size. */
+static void test_answers_are_put_into_the_index_once(void)
+{
+    const uint32_t *slots = NULL;
+    int made = 0;
+    for (uint32_t i = 0; i < 5000; i++) {
+        CHECK(!pn_pending_is_answered(&list, i, 1, i));
+        CHECK_EQ(list.indexed, i > 16 ? i : 0);
+        made += list.answer_index.slots != slots;
+        slots = list.answer_index.slots;
+        add_op(PN_OP_ANSWER, (struct answer) {i, 1, i});
+    }
+    CHECK(made <= 9);
+    pn_pending_free(&list);
+}
+
 int main(void)
 {
     test_watchdog(110);
@@ -333,5 +405,7 @@ int main(void)
     RUN(test_many_find_room_at_once);
     RUN(test_borrowed_payloads);
     RUN(test_random_transactions_against_a_model);
+    RUN(test_an_answer_is_found_again);
+    RUN(test_answers_are_put_into_the_index_once);
     return tests_done();
 }
