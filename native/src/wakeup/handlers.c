@@ -431,10 +431,11 @@ static void give_back(struct pn_conn *conn)
         return;
     if (sigaction(conn->signo, NULL, &current) != 0 || entry_of(&current) == ENTRIES)
         return; /* not ours any more */
+    /* NULL: the host has copied it from another signal */
     const struct disposition *was = behind(conn->signo, entry_of(&current));
-    struct sigaction back = was->sa;
-    if (back.sa_handler == SIG_DFL || pn_load_relaxed(&was->spent) != 0)
-        back = (struct sigaction) {.sa_handler = SIG_IGN};
+    struct sigaction back = {.sa_handler = SIG_IGN};
+    if (was != NULL && was->sa.sa_handler != SIG_DFL && pn_load_relaxed(&was->spent) == 0)
+        back = was->sa;
     sigaction(conn->signo, &back, NULL);
 }
 

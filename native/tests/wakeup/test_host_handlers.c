@@ -446,6 +446,31 @@ static void test_our_handler_does_not_come_back_after_the_last_close(void)
 }
 #endif
 
+/* ---- a copy of ours -------------------------------------------------------------------------- */
+
+/* As a host may that sets all its signals to what the first has. */
+static void host_that_copies_ours(void *arg)
+{
+    (void) arg;
+    pn_conn *first = listening();
+    struct sigaction sa = installed();
+    CHECK_EQ(sigaction(SIGRTMIN, &sa, NULL), 0);
+    pn_conn *second = listening_by(SIGRTMIN);
+    CHECK_OK(test_notify(second, "c", "x"));
+    CHECK_POLL(second, "x");
+    pn_conn_close(second);
+    CHECK_EQ(sigaction(SIGRTMIN, NULL, &sa), 0);
+    CHECK(sa.sa_handler == SIG_IGN); /* a late wake-up does not kill */
+    pn_conn_close(first);
+}
+
+static void test_ours_may_be_copied_to_another_signal(void)
+{
+    begin();
+    CHECK_CHILD(spawn(host_that_copies_ours, NULL), 0);
+    end();
+}
+
 int main(void)
 {
     test_watchdog(60);
@@ -456,6 +481,7 @@ int main(void)
     RUN(test_what_is_no_handler_is_not_called);
     RUN(test_a_signal_that_is_raised_for_an_older_handler_comes_to_each_once);
     RUN(test_a_handler_may_install_itself_or_call_ours);
+    RUN(test_ours_may_be_copied_to_another_signal);
 #if !defined(__SANITIZE_THREAD__)
     RUN(test_our_handler_does_not_come_back_after_the_last_close);
 #endif
