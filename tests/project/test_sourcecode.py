@@ -127,7 +127,7 @@ COMMENT_OR_LITERAL = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL
 )
 DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
-ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)", re.DOTALL)
+ATTRIBUTE = re.compile(r"__attribute__\s*\(\(.*?\)\)\s*", re.DOTALL)
 
 
 def blank(match: re.Match[str]) -> str:
@@ -234,12 +234,13 @@ def test_calls_of_the_core_run_downwards() -> None:
 
 
 def test_files_of_the_core_include_what_they_need() -> None:
-    extern = re.compile(r"^[ \t]*extern\b(?!.*__(start|stop)_)", re.MULTILINE)
+    in_sources = re.compile(r"^[ \t]*extern\b(?!.*__(start|stop)_)", re.MULTILINE)
+    in_bodies = re.compile(r"^[ \t]+extern\b", re.MULTILINE)
     fail_if_any(
         [
             f"{relative(path)} declares something extern; include its header"
-            for path, text in core("*.c").items()
-            if extern.search(text)
+            for path, text in core("*.[ch]").items()
+            if (in_sources if path.suffix == ".c" else in_bodies).search(text)
         ]
     )
 
@@ -304,7 +305,7 @@ def without_assertion(text: str) -> list[str]:
     """Functions named `_locked` that do not begin by asserting that the writer lock is held."""
     return [
         name
-        for name, first in LOCKED.findall(text)
+        for name, first in LOCKED.findall(ATTRIBUTE.sub("", text))
         if first not in ASSERTIONS and not first.endswith("_locked")
     ]
 
@@ -328,8 +329,9 @@ def test_what_does_not_assert_the_lock_is_found() -> None:
         "static struct s *c_locked(struct s *s)\n{\n    return s;\n}\n"
         "void d_locked(void) {}\n"
         "int e_locked(struct s *s);\n"
+        "__attribute__((noinline)) static int\nf_locked(struct s *s)\n{\n    return 1;\n}\n"
     )
-    assert without_assertion(text) == ["c_locked"]
+    assert without_assertion(text) == ["c_locked", "f_locked"]
 
 
 # ---- the memory order --------------------------------------------------------------------------
@@ -353,15 +355,33 @@ def unpaired(text: str, functions: set[str]) -> list[str]:
     """Comments that say "pairs with", and do not name functions that there are."""
     wrong = []
     for comment in COMMENT.findall(text):
-        _, found, partner = comment.partition("pairs with")
-        names = re.findall(r"(\w+)\(\)", partner)
-        if found and (not names or not functions.issuperset(names)):
-            wrong.append(" ".join(comment.split()))
+        words = " ".join(re.sub(r"\n\s*\*", "\n", comment).split())
+        names = [re.findall(r"(\w+)\(\)", partner) for partner in words.split("pairs with")[1:]]
+        if any(not some or not functions.issuperset(some) for some in names):
+            wrong.append(words)
     return wrong
+
+
+FENCE = re.compile(
+    r"(/\*(?:(?!\*/).)*\*/)?\s*\bpn_fence_\w+\(\);[ \t]*(/\*(?:(?!\*/).)*\*/)?", re.DOTALL
+)
+
+
+def unnamed_fences(text: str) -> list[str]:
+    """Fences without a comment, before them or behind them, that says what they pair with."""
+    return [
+        match[0].strip()
+        for match in FENCE.finditer(text)
+        if "pairs with" not in re.sub(r"\s*\n\s*\*\s*", " ", f"{match[1]} {match[2]}")
+    ]
 
 
 def test_what_pairs_with_something_names_a_function() -> None:
     functions = {name for text in core("*.[ch]").values() for name in ANY_FUNCTION.findall(text)}
+    readers = (path.read_text() for path in (ROOT / "spark_jobs" / "logs").glob("*.py"))
+    functions |= {
+        name for text in readers for name in re.findall(r"^def (\w+)", text, re.MULTILINE)
+    }
     paths = [path for path in core("*.[ch]") if path.name != "atomic.h"]
     assert sum("pairs with" in path.read_text() for path in paths) > 10
     fail_if_any(
@@ -369,6 +389,11 @@ def test_what_pairs_with_something_names_a_function() -> None:
             f"{relative(path)}: {comment}"
             for path in paths
             for comment in unpaired(path.read_text(), functions)
+        ]
+        + [
+            f"{relative(path)}: {fence}: which function does it pair with?"
+            for path in paths
+            for fence in unnamed_fences(path.read_text())
         ]
     )
 
@@ -378,6 +403,23 @@ def test_what_pairs_with_nothing_is_found() -> None:
     assert unpaired("/* pairs with f() */ /* pairs with the reader */", {"g"}) == [
         "/* pairs with f() */",
         "/* pairs with the reader */",
+    ]
+    assert unpaired("/* pairs\n * with h() */ /* pairs with g() and pairs with it */", {"g"}) == [
+        "/* pairs with h() */",
+        "/* pairs with g() and pairs with it */",
+    ]
+
+
+def test_a_fence_without_a_pair_is_found() -> None:
+    text = (
+        "    pn_fence_acquire(); /* pairs with f() */\n"
+        "    /* so that it pairs\n     * with g() */\n    pn_fence_release();\n"
+        "    x(); /* pairs with h() */\n    y();\n    pn_fence_seq_cst();\n"
+        "    /* before */\n    pn_fence_release();\n"
+    )
+    assert unnamed_fences(text) == [
+        "pn_fence_seq_cst();",
+        "/* before */\n    pn_fence_release();",
     ]
 
 
@@ -457,10 +499,11 @@ def circles(uses: dict[Path, set[Path]]) -> list[set[Path]]:
 
 def undeclared(symbols: dict[Path, Symbols]) -> Iterator[str]:
     """What a file defines for others, and its own header does not say."""
-    public = "".join(path.read_text() for path in (ROOT / "native" / "include").glob("*.h"))
+    headers = (path.read_text() for path in (ROOT / "native" / "include").glob("*.h"))
+    public = COMMENT.sub("", "".join(headers))
     for path, (defined, _) in symbols.items():
         header = path.with_suffix(".h")
-        declared = public + (header.read_text() if header.exists() else "")
+        declared = public + (COMMENT.sub("", header.read_text()) if header.exists() else "")
         for name in sorted(defined):
             if not re.search(rf"\b{name}\b", declared):
                 yield f"{relative(path)}: {name} is not declared in {header.name}"
@@ -598,6 +641,14 @@ def test_native_tests_mirror_the_sources() -> None:
     assert {path.name for path in tests.iterdir() if path.is_dir()} == {*FLOORS, "support", "crash"}
     assert [path.name for path in tests.iterdir() if path.is_file()] == ["CMakeLists.txt"]
     assert not list((tests / "support").glob("test_*.c"))
+
+
+def test_each_fuzz_target_has_one_text_file() -> None:
+    """A line of it is an input: native/fuzz/run.py."""
+    fuzz = ROOT / "native" / "fuzz"
+    targets = {path.stem.removeprefix("fuzz_") for path in fuzz.glob("fuzz_*.c")}
+    corpus = {path.relative_to(fuzz / "corpus") for path in (fuzz / "corpus").rglob("*")}
+    assert corpus == {Path(f"{name}.txt") for name in targets}
 
 
 def test_python_tests_stand_in_folders() -> None:

@@ -160,7 +160,8 @@ static int claim_slot(struct pn_conn *conn, uint32_t slot)
                        seg->max_databases);
     }
     pn_store_release(&me->generation, pn_load_relaxed(&me->generation) + 1);
-    /* senders read it last: one that sees the new pid or signo then sees the new generation */
+    /* senders read it last: one that sees the new pid or signo then sees the new generation; pairs
+     * with the acquires in try_to_send(), send_deferred() and signal_if_there() */
     pn_fence_release();
     pn_store_relaxed(&me->pid, pn_my_pid);
     me->database = row;

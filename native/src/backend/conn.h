@@ -12,6 +12,7 @@
 #define PN_CONN_H
 
 #include "backend/local.h"
+#include "base/os.h"
 #include "files/latency_log.h"
 #include "queue/copy.h"
 #include "segment/identity.h"
@@ -158,7 +159,6 @@ int pn_conn_foreign(const struct pn_conn *conn);
 /* As pn_conn_check(), for what ends: a closed connection still gives back what it has taken. */
 static inline int pn_conn_check_held(const struct pn_conn *conn)
 {
-    extern int32_t pn_my_pid;
     if (__builtin_expect(conn->pid != pn_my_pid, 0))
         return pn_conn_foreign(conn);
     return pn_segment_check_state(conn->seg);

@@ -211,7 +211,7 @@ int pn_generation_pass(struct pn_conn *conn, const AsyncQueueEntry *qe, uint64_t
         return pn_conn_impossible(conn, "an entry of unknown kind %u", kind);
     if (index >= seg->max_generations)
         return pn_conn_impossible(conn, "an entry bumps counter %u, which is not", index);
-    pn_fence_acquire(); /* as in pn_conn_impossible: what we read is so */
+    pn_fence_acquire(); /* pairs with pn_backend_reap_locked() */
     if (!pn_owns_slot(conn))
         return pn_conn_reaped(conn);
     struct pn_generation *g = pn_generation_at(seg, index);

@@ -2,8 +2,9 @@
  * atomic.h - the named atomics that the engine uses, over <stdatomic.h>.
  *
  * A few names instead of a zoo, and none of <stdatomic.h> elsewhere.  Each says which order it
- * gives; at the call a comment names the function with the access that it pairs with.  Words in
- * shared memory must be lock-free: a lock inside libatomic would be private to a process.
+ * gives.  A fence names the function with the access that it pairs with, and so does another access
+ * where it is not plain from the word's declaration, which says what writes and what reads it.
+ * Words in shared memory must be lock-free: a lock inside libatomic would be private to a process.
  */
 #ifndef PN_ATOMIC_H
 #define PN_ATOMIC_H

@@ -351,7 +351,7 @@ static int arm_wait(struct pn_conn *conn, const struct append *a, struct pn_room
     wait->seq = pn_load_relaxed(&seg->ctl->room_seq);
     pn_store_relaxed(&seg->ctl->room_waiters, 1);
     PN_CRASH("block:armed");
-    pn_fence_seq_cst();
+    pn_fence_seq_cst(); /* pairs with pn_room_wake() */
     wait->holder = pn_queue_advance_tail_locked(seg);
     if (fits(seg, a) && !behind) {
         drop_ticket(seg->ctl, wait);

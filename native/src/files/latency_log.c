@@ -207,8 +207,9 @@ static void put_anchor(struct segment *seg, struct pn_latlog_header *h)
     if (i >= PN_LATLOG_ANCHORS)
         i = 1 + (i - 1) % (PN_LATLOG_ANCHORS - 1);
     to = &h->anchors[i];
-    /* No store of the clocks is before that of the mark, nor any behind that of the CRC. */
     pn_store_relaxed(&to->crc, PN_LATLOG_WRITING);
+    /* No store of the clocks is before that of the mark, nor any behind that of the CRC: pairs with
+     * _state_2() of spark_jobs, which reads the file. */
     pn_fence_release();
     to->tsc = a.tsc;
     to->monotonic_ns = a.monotonic_ns;

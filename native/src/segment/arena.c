@@ -174,6 +174,8 @@ uint32_t pn_arena_take_locked(struct pn_arena *mem, uint32_t owner, enum pn_page
     struct pn_arena_control *ctl = mem->ctl;
     struct pn_arena_owner *own = &mem->owner[owner < mem->owners ? owner : 0];
     uint32_t at = own->partial[class];
+    /* between the state that freed a cell and what is stored there next: pairs with copy_out() */
+    pn_fence_release();
     if (__builtin_expect(at == 0, 0)) {
         at = take_page(mem, (uint32_t) (own - mem->owner), class);
         if (at == 0)

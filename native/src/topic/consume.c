@@ -205,7 +205,7 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
                              .body_len = length.body,
                              .headers_len = length.headers};
     c->published_mono = m->published_mono;
-    pn_fence_acquire();
+    pn_fence_acquire(); /* pairs with pn_arena_take_locked() */
     if (pn_load_relaxed(&d->state) != word)
         return 0;
     uint64_t bytes = length.both;
@@ -216,7 +216,7 @@ static int copy_out(struct pn_consumer *c, uint32_t ref, uint64_t word, pn_messa
         return rc;
     PN_CRASH("claim:copying");
     bool read = pn_arena_read(mem, at, sizeof *m, 0, c->buf, bytes);
-    pn_fence_acquire();
+    pn_fence_acquire(); /* pairs with pn_arena_take_locked() */
     if (pn_load_relaxed(&d->state) != word)
         return 0;
     rc = read ? 1 : copy_again(c, d, word, bytes);

@@ -143,7 +143,7 @@ static int signal_if_there(struct pn_segment *seg, uint32_t slot, uint32_t gener
 {
     bool counted = what->reason < PROCSIG_NEIGHBOUR;
     struct QueueBackendStatus *backend = &seg->backend[slot];
-    int signo = pn_load_acquire(&backend->signo);
+    int signo = pn_load_acquire(&backend->signo); /* pairs with claim_slot() */
     if (!pn_may_wake(signo) || pn_load_acquire(&backend->generation) != generation)
         return 0; /* it polls; or the slot changed hands, and pid and signo may be of two owners */
     int rc = provably_there(seg, slot, pid);
@@ -168,7 +168,7 @@ static int try_to_send(struct pn_segment *seg, uint32_t slot, const struct telli
     struct QueueBackendStatus *backend = &seg->backend[slot];
     struct pn_pidfd_cache_entry *entry = &seg->pidfds[slot];
     uint32_t generation = pn_load_acquire(&backend->generation);
-    int32_t pid = *target = pn_load_relaxed(&backend->pid);
+    int32_t pid = *target = pn_load_acquire(&backend->pid); /* pairs with claim_slot() */
     if (pid <= 0 || pn_load_relaxed(&backend->signo) <= 0)
         return 0;
     if (entry->fd < 0 || entry->generation != generation ||
@@ -315,7 +315,7 @@ static int send_deferred(const struct pn_send_run *run, uint32_t slot)
     struct pn_segment *seg = run->seg;
     struct QueueBackendStatus *backend = &seg->backend[slot];
     uint32_t generation = pn_load_acquire(&backend->generation);
-    int32_t pid = pn_load_relaxed(&backend->pid);
+    int32_t pid = pn_load_acquire(&backend->pid); /* pairs with claim_slot() */
     if (pn_load_acquire(&backend->state) != PN_SLOT_CLAIMED || pid <= 0 ||
         pn_load_relaxed(&backend->signo) <= 0)
         return 0;
