@@ -150,18 +150,6 @@ def test_eight_subscriptions_of_one_connection(
     polled: list[Message] = []
     everything: list[pynotify.Notify] = []
 
-    def send(sender: Sender) -> None:
-        for number in range(100):
-            if number == 50:
-                half.set()
-            payload = sender.payload()
-            with conn.transaction():
-                conn.notify(NEWS, payload)
-                conn.notify_many(NEWS, [f"{payload} a", f"{payload} b"])
-                with conn.transaction():
-                    conn.notify(NEWS, f"{payload} never")
-                    raise pynotify.Rollback
-
     def end() -> None:
         """When all of it has arrived, and the other thread has nothing more to say."""
         for thread in working:
@@ -178,9 +166,9 @@ def test_eight_subscriptions_of_one_connection(
             audience.sub.close()
 
     far = remote(engine_name)
-    working = [threading.Thread(target=send, args=(sender,)) for sender in senders] + [
-        threading.Thread(target=lambda: parts.update(goer=come_and_go(conn, "goer")))
-    ]
+    working = [
+        threading.Thread(target=send_in_threes, args=(conn, sender, half)) for sender in senders
+    ] + [threading.Thread(target=lambda: parts.update(goer=come_and_go(conn, "goer")))]
     far.run(send_news, 300)
     with switching(interval):
         for thread in working:
@@ -199,6 +187,20 @@ def test_eight_subscriptions_of_one_connection(
         assert part[-1] == f"goer {number}"
         last = order.index(part[-1])
         assert part == order[last + 1 - len(part) : last + 1]
+
+
+def send_in_threes(conn: pynotify.Connection, sender: Sender, half: threading.Event) -> None:
+    """In transactions; what a nested one sends is rolled back."""
+    for number in range(100):
+        if number == 50:
+            half.set()
+        payload = sender.payload()
+        with conn.transaction():
+            conn.notify(NEWS, payload)
+            conn.notify_many(NEWS, [f"{payload} a", f"{payload} b"])
+            with conn.transaction():
+                conn.notify(NEWS, f"{payload} never")
+                raise pynotify.Rollback
 
 
 def send_news(conn: pynotify.Connection, count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -27,7 +28,7 @@ FLOORS += ["topic", "commit", "receive", "recovery", "api"]
 
 MAX_FILE_LINES = 1000
 MAX_C_COLUMNS = 100
-MAX_C_FUNCTION_LINES = 60
+MAX_FUNCTION_LINES = 60
 
 
 def run_module(*command: str) -> None:
@@ -165,7 +166,7 @@ def test_c_functions_are_short() -> None:
     for path in source_files(".c", ".h"):
         try:
             for name, line, length in c_functions(path.read_text()):
-                if length > MAX_C_FUNCTION_LINES:
+                if length > MAX_FUNCTION_LINES:
                     offenders.append(f"{relative(path)}:{line}: {name}() has {length} lines")
         except AssertionError as error:
             offenders.append(f"{relative(path)}: {error}")
@@ -184,6 +185,38 @@ def test_the_function_counter_counts() -> None:
         "}\n"
     )
     assert list(c_functions(text)) == [("pn_f", 8, 5), ("g", 13, 1)]
+
+
+def python_functions(text: str) -> Iterator[tuple[str, int, int]]:
+    """Name, first line and number of lines of each function body, as of those in C."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first, end = node.body[0].lineno, node.end_lineno
+            assert end is not None
+            yield node.name, first, end - first + 1
+
+
+def test_python_functions_are_short() -> None:
+    found = [
+        (path, *function)
+        for path in source_files(".py")
+        for function in python_functions(path.read_text())
+    ]
+    assert len(found) > 3000
+    fail_if_any(
+        [
+            f"{relative(path)}:{line}: {name}() has {length} lines"
+            for path, name, line, length in found
+            if length > MAX_FUNCTION_LINES
+        ]
+    )
+
+
+def test_lines_of_python_functions_are_counted() -> None:
+    text = (
+        "def f(\n    a: int,\n) -> None:\n    a = (\n        1\n    )\n\n    def g() -> None: ...\n"
+    )
+    assert list(python_functions(text)) == [("f", 4, 5), ("g", 8, 1)]
 
 
 # ---- the folders of the core -------------------------------------------------------------------
