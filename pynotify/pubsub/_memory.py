@@ -1,4 +1,4 @@
-"""What _shared.py is made of: locks on bytes of a file, and blocks mapped into memory."""
+"""Of _arena.py and _guard.py: locks on bytes of a file, and blocks mapped into memory."""
 
 from __future__ import annotations
 
