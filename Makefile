@@ -23,8 +23,8 @@ SLOWEST := --durations=12 --durations-min=3
 WORKERS := $$(( $(JOBS) * 3 / 2 ))
 # The lint tests need nothing of the package, and so report even where it does not import; its plugin
 # of pytest is left out for that.
-LINT   := $(PYTEST) --noconftest -p no:pynotify -o timeout=$$((300 * $${PYNOTIFY_TIME_FACTOR:-1})) -n 2 \
-          tests/project/test_sourcecode.py
+LINT   := $(PYTEST) --noconftest -p no:pynotify -n 2 \
+          -o timeout=$$((300 * $${PYNOTIFY_TIME_FACTOR:-1})) tests/project/test_sourcecode.py
 
 NATIVE := setup.py native/ffi_build.py native/SOURCES \
           $(wildcard native/src/*/*.c native/src/*/*.h native/include/*.h \

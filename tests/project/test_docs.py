@@ -253,6 +253,24 @@ def test_times_quoted_are_those_of_the_source() -> None:
     assert constant("commit/room.h", "PN_WARN_INTERVAL_NS") == 5_000_000_000
 
 
+def test_sizes_quoted_are_those_of_segments(new_name: Callable[[], str]) -> None:
+    def size(**options: int) -> int:
+        name = new_name()
+        with pynotify.open(name, **options):
+            (info,) = (info for info in pynotify.segments() if info.name == name)
+        return info.size
+
+    text = (ROOT / "docs" / "operations.md").read_text()
+    default, small = size(), size(queue_pages=64, max_backends=64)
+    assert f"default segment has {default:,} bytes" in text
+    assert f"`queue_pages=64, max_backends=64` {small:,} and" in text
+    costs = re.findall(r"^\| `(\w+)`[^|]*\| (\d+) \| ([\d,]+) bytes each", text, re.MULTILINE)
+    assert len(costs) == 4
+    for option, usual, cost in costs:
+        each = (size(**{option: 2 * int(usual)}) - default) // int(usual)
+        assert each == int(cost.replace(",", "")), option
+
+
 def test_documents_name_nothing_of_a_single_machine() -> None:
     for path in [*DOCUMENTS, *EXAMPLES]:
         assert not re.search(r"/(?:home|work|root|Users)/|https?://(?!keepachangelog|semver)",
