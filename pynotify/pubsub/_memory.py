@@ -1,4 +1,4 @@
-"""Of _arena.py and _guard.py: locks on bytes of a file, and blocks mapped into memory."""
+"""Locks on bytes of a file, and blocks mapped into memory, for _arena.py and _guard.py."""
 
 from __future__ import annotations
 
