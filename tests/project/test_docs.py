@@ -21,8 +21,8 @@ import pytest
 
 import pynotify
 from forking import ForkedChild, in_child
+from namespaces import run_unshared
 from receiving import PATIENCE, payloads, readable, receive, wait_until
-from requirement import require
 from sessions import Connect, Worker
 from spark_jobs.cli import COMMANDS as SPARK_COMMANDS
 from spark_jobs.jobs import NAMES
@@ -460,16 +460,7 @@ def test_warnings_quoted_are_real(
 
 def run_privately(command: str, *options: str) -> str:
     """In namespaces of its own, as root; what it prints."""
-    require("mount-namespace")
-    done = subprocess.run(
-        ["unshare", *options, "sh", "-c", command],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    if "ermitted" in done.stderr or "unshare failed" in done.stderr:
-        require("mount-namespace", done.stderr.strip())
+    done = run_unshared(*options, "sh", "-c", command)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
