@@ -126,6 +126,18 @@ def parser() -> argparse.ArgumentParser:
         default=None,
         help=_of("compact") + ": put small segments of the archive together; LOGS may be left out",
     )
+    _add_selection(result)
+    result.add_argument("--wide", action="store_true", help="print all rows, and all columns")
+    result.add_argument(
+        "--engine", choices=("local", "spark"), help="what reads the logs; by default this host"
+    )
+    result.add_argument("--master", help="Spark master; by default as Spark is configured")
+    result.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
+    return result
+
+
+def _add_selection(result: argparse.ArgumentParser) -> None:
+    """Which records and which rows."""
     for name, text in (("since", "from"), ("until", "before")):
         result.add_argument(
             f"--{name}",
@@ -138,13 +150,6 @@ def parser() -> argparse.ArgumentParser:
         result.add_argument(
             f"--{name}", metavar="PATTERN", help=f"rows of such a {name} only, as in orders.*"
         )
-    result.add_argument("--wide", action="store_true", help="print all rows, and all columns")
-    result.add_argument(
-        "--engine", choices=("local", "spark"), help="what reads the logs; by default this host"
-    )
-    result.add_argument("--master", help="Spark master; by default as Spark is configured")
-    result.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
-    return result
 
 
 def _parsed(given: Sequence[str]) -> argparse.Namespace:

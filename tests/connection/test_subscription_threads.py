@@ -113,6 +113,20 @@ class Audience:
         assert {gap.reason for gap in gaps} <= {pynotify.Gap.OVERFLOW}
 
 
+def send_in_transactions(conn: pynotify.Connection, sender: Sender, half: threading.Event) -> None:
+    """`half` is set when it has sent half of it."""
+    for number in range(100):
+        if number == 50:
+            half.set()
+        payload = sender.payload()
+        with conn.transaction():
+            conn.notify(NEWS, payload)
+            conn.notify_many(NEWS, [f"{payload} a", f"{payload} b"])
+            with conn.transaction():
+                conn.notify(NEWS, f"{payload} never")
+                raise pynotify.Rollback
+
+
 def come_and_go(conn: pynotify.Connection, name: str) -> list[list[str]]:
     """Subscriptions that last for a few messages: what each of them got."""
     parts = []
@@ -150,18 +164,6 @@ def test_eight_subscriptions_of_one_connection(
     polled: list[Message] = []
     everything: list[pynotify.Notify] = []
 
-    def send(sender: Sender) -> None:
-        for number in range(100):
-            if number == 50:
-                half.set()
-            payload = sender.payload()
-            with conn.transaction():
-                conn.notify(NEWS, payload)
-                conn.notify_many(NEWS, [f"{payload} a", f"{payload} b"])
-                with conn.transaction():
-                    conn.notify(NEWS, f"{payload} never")
-                    raise pynotify.Rollback
-
     def end() -> None:
         """When all of it has arrived, and the other thread has nothing more to say."""
         for thread in working:
@@ -178,9 +180,10 @@ def test_eight_subscriptions_of_one_connection(
             audience.sub.close()
 
     far = remote(engine_name)
-    working = [threading.Thread(target=send, args=(sender,)) for sender in senders] + [
-        threading.Thread(target=lambda: parts.update(goer=come_and_go(conn, "goer")))
-    ]
+    working = [
+        threading.Thread(target=send_in_transactions, args=(conn, sender, half))
+        for sender in senders
+    ] + [threading.Thread(target=lambda: parts.update(goer=come_and_go(conn, "goer")))]
     far.run(send_news, 300)
     with switching(interval):
         for thread in working:

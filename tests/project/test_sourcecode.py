@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -27,7 +28,7 @@ FLOORS += ["topic", "commit", "receive", "recovery", "api"]
 
 MAX_FILE_LINES = 1000
 MAX_C_COLUMNS = 100
-MAX_C_FUNCTION_LINES = 60
+MAX_FUNCTION_LINES = 60
 
 
 def run_module(*command: str) -> None:
@@ -165,7 +166,7 @@ def test_c_functions_are_short() -> None:
     for path in source_files(".c", ".h"):
         try:
             for name, line, length in c_functions(path.read_text()):
-                if length > MAX_C_FUNCTION_LINES:
+                if length > MAX_FUNCTION_LINES:
                     offenders.append(f"{relative(path)}:{line}: {name}() has {length} lines")
         except AssertionError as error:
             offenders.append(f"{relative(path)}: {error}")
@@ -184,6 +185,32 @@ def test_the_function_counter_counts() -> None:
         "}\n"
     )
     assert list(c_functions(text)) == [("pn_f", 8, 5), ("g", 13, 1)]
+
+
+def python_functions(text: str) -> Iterator[tuple[str, int, int]]:
+    """Name, line and number of lines of each body, as of C; a docstring does not count."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            documented = ast.get_docstring(node, clean=False) is not None
+            first = node.body[min(documented, len(node.body) - 1)]
+            yield node.name, node.lineno, (node.end_lineno or 0) - first.lineno + 1
+
+
+def test_python_functions_are_short() -> None:
+    offenders = [
+        f"{relative(path)}:{line}: {name}() has {length} lines"
+        for path in source_files(".py")
+        for name, line, length in python_functions(path.read_text())
+        if length > MAX_FUNCTION_LINES
+    ]
+    fail_if_any(offenders)
+
+
+def test_the_counter_of_python_functions_counts() -> None:
+    text = (
+        'def f(\n    a,\n):\n    """Says\n    it."""\n    a = 1\n    return a\n\n\ndef g(): ...\n'
+    )
+    assert list(python_functions(text)) == [("f", 1, 2), ("g", 10, 1)]
 
 
 # ---- the folders of the core -------------------------------------------------------------------
