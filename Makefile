@@ -4,8 +4,8 @@
 # PYNOTIFY_TIME_FACTOR=4 make test: every time limit of the tests times four (1 to 99), where a busy
 # or slow machine needs it; tests wait for events, so a limit is only against a hang.
 
-# Hundreds of the tests' processes import the same modules: none compiles them anew (in containers
-# this is often set).
+# Hundreds of the tests' processes import the same modules: none compiles them again (in
+# containers this is often set).
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV   ?= .venv
@@ -21,9 +21,10 @@ PYTEST := $(LIMIT) $(PY) -m pytest -q
 SLOWEST := --durations=12 --durations-min=3
 # Of the tests a third of the time is waiting: for processes, and for disks.
 WORKERS := $$(( $(JOBS) * 3 / 2 ))
-# The lint tests need nothing of the package, and so report even where it does not import.
-LINT   := $(PYTEST) --noconftest -o timeout=$$((300 * $${PYNOTIFY_TIME_FACTOR:-1})) -n 2 \
-          tests/project/test_sourcecode.py
+# The lint tests need nothing of the package, and so report even where it does not import; its plugin
+# of pytest is left out for that.
+LINT   := $(PYTEST) --noconftest -p no:pynotify -n 2 \
+          -o timeout=$$((300 * $${PYNOTIFY_TIME_FACTOR:-1})) tests/project/test_sourcecode.py
 
 NATIVE := setup.py native/ffi_build.py native/SOURCES \
           $(wildcard native/src/*/*.c native/src/*/*.h native/include/*.h \

@@ -80,22 +80,6 @@ def _whole(text: str) -> int:
     return value
 
 
-def _add_choice(result: argparse.ArgumentParser) -> None:
-    """Of which records, and of which rows."""
-    for name, text in (("since", "from"), ("until", "before")):
-        result.add_argument(
-            f"--{name}",
-            type=_moment,
-            metavar="TIME",
-            help=f"records {text} then only: 2026-01-31T12:00 (UTC), or 10m ago as 10m; of "
-            + ", ".join(TIMED),
-        )
-    for name in _COLUMNS:
-        result.add_argument(
-            f"--{name}", metavar="PATTERN", help=f"rows of such a {name} only, as in orders.*"
-        )
-
-
 def parser() -> argparse.ArgumentParser:
     result = Parser(
         prog="python -m spark_jobs",
@@ -142,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
         default=None,
         help=_of("compact") + ": put small segments of the archive together; LOGS may be left out",
     )
-    _add_choice(result)
+    _add_selection(result)
     result.add_argument("--wide", action="store_true", help="print all rows, and all columns")
     result.add_argument(
         "--engine", choices=("local", "spark"), help="what reads the logs; by default this host"
@@ -150,6 +134,22 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--master", help="Spark master; by default as Spark is configured")
     result.add_argument("--version", action=_Version, nargs=0, help="print versions and exit")
     return result
+
+
+def _add_selection(result: argparse.ArgumentParser) -> None:
+    """Which records and which rows."""
+    for name, text in (("since", "from"), ("until", "before")):
+        result.add_argument(
+            f"--{name}",
+            type=_moment,
+            metavar="TIME",
+            help=f"records {text} then only: 2026-01-31T12:00 (UTC), or 10m ago as 10m; of "
+            + ", ".join(TIMED),
+        )
+    for name in _COLUMNS:
+        result.add_argument(
+            f"--{name}", metavar="PATTERN", help=f"rows of such a {name} only, as in orders.*"
+        )
 
 
 def _parsed(given: Sequence[str]) -> argparse.Namespace:

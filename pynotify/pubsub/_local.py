@@ -24,6 +24,7 @@ from pynotify._ffi import again, ffi, lib
 from pynotify._segments import backend_rows
 from pynotify._types import Notify
 from pynotify.errors import ConnectionLost, Error, QueueFull, SegmentUnlinked, check
+from pynotify.pubsub._arena import Arena, Queue, remove_orphans
 from pynotify.pubsub._arrays import (
     checked,
     describe,
@@ -42,8 +43,9 @@ from pynotify.pubsub._format import (
     cut,
     is_plain,
 )
+from pynotify.pubsub._guard import Guard
 from pynotify.pubsub._parts import Flow, Room
-from pynotify.pubsub._shared import SHARED_FROM, Arena, Guard, Queue, remove_orphans
+from pynotify.pubsub._shared import SHARED_FROM
 from pynotify.pubsub._strands import AsyncStrands, Strands
 
 if TYPE_CHECKING:
@@ -55,9 +57,9 @@ if TYPE_CHECKING:
     from pynotify._handle import Handle
     from pynotify._headers import Taken
     from pynotify._hot import Parts
+    from pynotify.pubsub._arena import Block
     from pynotify.pubsub._arrays import Array, Reference
     from pynotify.pubsub._parts import Outgoing
-    from pynotify.pubsub._shared import Block
     from pynotify.pubsub._strands import Taking
 
 

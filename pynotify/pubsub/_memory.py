@@ -1,4 +1,4 @@
-"""What _shared.py is made of: locks on bytes of a file, and blocks mapped into memory."""
+"""Locks on bytes of a file, and blocks mapped into memory, for _arena.py and _guard.py."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pynotify._link import TaskLink, ThreadLink
     from pynotify._receiver import Receiver
     from pynotify._types import Gap
-    from pynotify.pubsub._shared import Guard
+    from pynotify.pubsub._guard import Guard
 
 
 class _Stream(Inbox):

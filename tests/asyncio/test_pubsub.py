@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import pynotify
-from pubsub.objects import random_objects
+from pubsub.objects import random_objects, take_objects
 from pubsub.vectors import USUAL, as_received
 from receiving import PATIENCE
 from sessions import Connect
@@ -18,24 +18,13 @@ from tasks import AsyncConnections
 LONG = bytes(20_000)
 
 
-async def take(pubsub: pynotify.AsyncPubSub, count: int) -> list[Any]:
-    """The objects of the next ones."""
-    found: list[Any] = []
-    async with asyncio.timeout(PATIENCE):
-        async for _, obj, _ in pubsub:
-            found.append(obj)
-            if len(found) == count:
-                break
-    return found
-
-
 async def test_vectors_and_random_objects_arrive(kind: str, aconnect: AsyncConnections) -> None:
     sender = pynotify.AsyncPubSub(await aconnect())
     pubsub = pynotify.AsyncPubSub(await aconnect())
     await pubsub.subscribe("c")
     for obj in [*(row.obj for row in USUAL), *random_objects(200)]:
         await sender.publish("c", obj)
-        assert await take(pubsub, 1) == [as_received(obj)]
+        assert await take_objects(pubsub, 1) == [as_received(obj)]
     await sender.close()
     await pubsub.close()
     assert pubsub.stats().malformed == 0
@@ -49,7 +38,7 @@ async def test_threads_and_tasks_understand_each_other(
         with pynotify.PubSub(connect()) as other:
             other.subscribe("d")
             other.publish("c", LONG)
-            assert await take(pubsub, 1) == [LONG]
+            assert await take_objects(pubsub, 1) == [LONG]
             await pubsub.publish("d", {"a": 1})
             for received in other:
                 assert received.obj == {"a": 1}
@@ -107,7 +96,7 @@ async def test_skip_self_and_unsubscribe(aconnect: AsyncConnections) -> None:
         await sender.publish("d", "unsubscribed before it is handed out")
         await sender.publish("c", "another's")
         await pubsub.unsubscribe("d")
-        assert await take(pubsub, 1) == ["another's"]
+        assert await take_objects(pubsub, 1) == ["another's"]
         assert pubsub.channels == ("c",)
     await sender.close()
 
@@ -148,7 +137,7 @@ async def test_another_task_loses_the_connection(aconnect: AsyncConnections) -> 
     """run() goes on with the next one."""
     async with pynotify.AsyncPubSub(aconnect) as pubsub:
         await pubsub.subscribe("c")
-        taking = asyncio.ensure_future(take(pubsub, 2))
+        taking = asyncio.ensure_future(take_objects(pubsub, 2))
         await asyncio.sleep(0)
         transport = await pubsub._connected()
         await pubsub._lose(transport, pynotify.ConnectionLost("as if"))
@@ -175,7 +164,7 @@ async def test_subscribing_while_another_task_unsubscribes(
         await asyncio.gather(pubsub.unsubscribe("c"), pubsub.subscribe("c"))
         assert pubsub.channels == ("c",)
         await pubsub.publish("c", "1")
-        assert await take(pubsub, 1) == ["1"]
+        assert await take_objects(pubsub, 1) == ["1"]
 
 
 async def test_subscribing_after_an_unsubscribe_that_was_cancelled(
@@ -197,7 +186,7 @@ async def test_subscribing_after_an_unsubscribe_that_was_cancelled(
                 await pubsub.unsubscribe("c")
         await pubsub.subscribe("c")
         await pubsub.publish("c", "1")
-        assert await take(pubsub, 1) == ["1"]
+        assert await take_objects(pubsub, 1) == ["1"]
 
 
 async def test_subscribing_to_a_connection_that_is_just_lost(aconnect: AsyncConnections) -> None:
@@ -214,7 +203,7 @@ async def test_subscribing_to_a_connection_that_is_just_lost(aconnect: AsyncConn
         transport.listen = listen_and_lose
         await pubsub.subscribe("c")
         await pubsub.publish("c", "1")
-        assert [obj for obj in await take(pubsub, 2) if isinstance(obj, str)] == ["1"]
+        assert [obj for obj in await take_objects(pubsub, 2) if isinstance(obj, str)] == ["1"]
 
 
 async def test_given_a_coroutine_function_it_opens_the_segment_again(
@@ -224,10 +213,10 @@ async def test_given_a_coroutine_function_it_opens_the_segment_again(
     async with pynotify.AsyncPubSub(lambda: pynotify.AsyncConnection.connect(name)) as pubsub:
         await pubsub.subscribe("c")
         pynotify.unlink(name, force=True)
-        (gap,) = await take(pubsub, 1)
+        (gap,) = await take_objects(pubsub, 1)
         assert isinstance(gap, pynotify.Gap)
         await pubsub.publish("c", LONG)
-        assert await take(pubsub, 1) == [LONG]
+        assert await take_objects(pubsub, 1) == [LONG]
 
 
 async def test_given_a_connection_it_is_lost_with_it(new_name: Callable[[], str]) -> None:

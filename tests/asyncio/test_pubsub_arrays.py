@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from typing import Any
 
 import pytest
 
 import pynotify
 from pubsub.arrays import BLOCK, blocks, frame, in_queue, number_of
+from pubsub.objects import take_objects
 from pynotify.pubsub import _local
 from receiving import PATIENCE
 from sessions import EngineFactory
 from tasks import AsyncConnections, cancelled_after, turns
-
-
-async def take(pubsub: pynotify.AsyncPubSub, count: int) -> list[Any]:
-    found: list[Any] = []
-    async with asyncio.timeout(PATIENCE):
-        async for _, obj, _ in pubsub:
-            found.append(obj)
-            if len(found) == count:
-                break
-    return found
 
 
 async def test_arrays_arrive_and_go(aconnect: AsyncConnections, engine_name: str) -> None:
@@ -35,14 +25,14 @@ async def test_arrays_arrive_and_go(aconnect: AsyncConnections, engine_name: str
         for number in range(10):
             await sender.publish("c", frame(number))
             await sender.publish("c", frame(number, 5))
-            large, small = await take(pubsub, 2)
+            large, small = await take_objects(pubsub, 2)
             assert number_of(large) == number_of(small) == number
             assert not in_queue(large)
             assert in_queue(small)
             del large
         assert len(blocks(engine_name)) <= 2
         await sender.publish("c", frame(3))
-        (kept,) = await take(pubsub, 1)
+        (kept,) = await take_objects(pubsub, 1)
     assert number_of(kept) == 3
     assert len(blocks(engine_name)) == 1
     del kept
@@ -65,7 +55,7 @@ async def test_a_task_waits_for_listeners_to_read(aconnect: AsyncConnections) ->
 
         sending = asyncio.create_task(send())
         for number in range(30):
-            (received,) = await take(pubsub, 1)
+            (received,) = await take_objects(pubsub, 1)
             assert number_of(received) == number
             assert not in_queue(received)
             del received
@@ -84,7 +74,7 @@ async def test_what_is_not_shared_does_not_wait_for_blocks(
         for number in range(3):
             await sender.publish("c", frame(number))
             await sender.publish("c", frame(number, 10))
-        assert [number_of(array) for array in await take(pubsub, 6)] == [0, 0, 1, 1, 2, 2]
+        assert [number_of(array) for array in await take_objects(pubsub, 6)] == [0, 0, 1, 1, 2, 2]
 
 
 async def test_iterating_keeps_no_array(aconnect: AsyncConnections, engine_name: str) -> None:
@@ -108,7 +98,7 @@ async def test_in_a_transaction(aconnect: AsyncConnections) -> None:
             await ps.publish("c", frame(1))
             await ps.publish("c", frame(2))
             assert await pubsub.run(0) == 0
-        assert [number_of(array) for array in await take(pubsub, 2)] == [1, 2]
+        assert [number_of(array) for array in await take_objects(pubsub, 2)] == [1, 2]
 
 
 async def test_between_tasks_and_threads(
@@ -118,7 +108,7 @@ async def test_between_tasks_and_threads(
         async with pynotify.AsyncPubSub(await aconnect()) as pubsub:
             await pubsub.subscribe("c")
             sender.publish("c", frame(4))
-            assert number_of((await take(pubsub, 1))[0]) == 4
+            assert number_of((await take_objects(pubsub, 1))[0]) == 4
 
 
 async def test_cancelled_at_every_turn_no_block_is_lost(
@@ -131,7 +121,7 @@ async def test_cancelled_at_every_turn_no_block_is_lost(
         await pubsub.subscribe("c")
         for count in range(8):
             await cancelled_after(count, sender.publish("c", frame(count)))
-            await cancelled_after(count, take(pubsub, 1))
+            await cancelled_after(count, take_objects(pubsub, 1))
         await sender.publish("c", "end")
         async with asyncio.timeout(PATIENCE):
             async for _, obj, _ in pubsub:
@@ -141,7 +131,7 @@ async def test_cancelled_at_every_turn_no_block_is_lost(
         there = []
         for number in range(5):
             await sender.publish("c", frame(number))
-            assert number_of((await take(pubsub, 1))[0]) == number
+            assert number_of((await take_objects(pubsub, 1))[0]) == number
             there.append(len(blocks(engine_name)))
         assert there[-1] <= there[0] + 1
         gc.collect()  # of what was cancelled

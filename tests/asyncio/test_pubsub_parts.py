@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import pynotify
+from pubsub.objects import take_objects
 from receiving import PATIENCE
 from sessions import EngineFactory
 from tasks import AsyncConnections
@@ -15,16 +16,6 @@ from tasks import AsyncConnections
 @pytest.fixture
 def engine(make_engine: EngineFactory) -> pynotify.Engine:
     return make_engine(queue_pages=64)  # 512 KiB
-
-
-async def take(pubsub: pynotify.AsyncPubSub, count: int) -> list[object]:
-    found: list[object] = []
-    async with asyncio.timeout(PATIENCE):
-        async for _, obj, _ in pubsub:
-            found.append(obj)
-            if len(found) == count:
-                break
-    return found
 
 
 async def test_an_object_larger_than_the_queue_arrives(aconnect: AsyncConnections) -> None:
@@ -37,10 +28,10 @@ async def test_an_object_larger_than_the_queue_arrives(aconnect: AsyncConnection
         async with asyncio.TaskGroup() as group:
             group.create_task(sender.publish("c", obj))
             group.create_task(sender.publish("c", {"k": "v" * 2_000_000}))
-            received = await take(pubsub, 2)
+            received = await take_objects(pubsub, 2)
         assert obj in received
         assert {"k": "v" * 2_000_000} in received
-        assert obj in await take(sender, 2)
+        assert obj in await take_objects(sender, 2)
         assert pubsub.stats() == pynotify.PubSubStats(2, 0, 0, 0, 0)
     await sender.close()
 
@@ -60,6 +51,6 @@ async def test_cancelled_it_takes_back_what_it_has_sent(aconnect: AsyncConnectio
         with pytest.raises(asyncio.CancelledError):
             await sending
         await sender.publish("c", "x")
-        assert await take(pubsub, 1) == ["x"]
+        assert await take_objects(pubsub, 1) == ["x"]
         assert pubsub.stats() == pynotify.PubSubStats(1, 0, 1, 0, 0)
     await sender.close()

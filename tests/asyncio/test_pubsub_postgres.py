@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import pynotify
-from pubsub.objects import random_objects
+from pubsub.objects import random_objects, take_objects
 from pubsub.server import Server, own_postgres, postgres
 from pubsub.vectors import USUAL, as_received
 from receiving import PATIENCE
@@ -34,23 +34,13 @@ async def pubsub_on(server: Server, **options: Any) -> AsyncIterator[pynotify.As
         yield ps
 
 
-async def take(pubsub: pynotify.AsyncPubSub, count: int) -> list[Any]:
-    found: list[Any] = []
-    async with asyncio.timeout(PATIENCE):
-        async for _, obj, _ in pubsub:
-            found.append(obj)
-            if len(found) == count:
-                break
-    return found
-
-
 async def test_vectors_and_random_objects_arrive(kind: str, postgres: Server) -> None:
     async with pubsub_on(postgres) as sender, pubsub_on(postgres) as pubsub:
         await pubsub.subscribe("c")
         expected = [*(row.obj for row in USUAL), *random_objects(50), bytes(1 << 18)]
         for obj in expected:
             await sender.publish("c", obj)
-            assert await take(pubsub, 1) == [as_received(obj)]
+            assert await take_objects(pubsub, 1) == [as_received(obj)]
         assert pubsub.stats().malformed == 0
 
 
@@ -60,7 +50,7 @@ async def test_threads_and_tasks_understand_each_other(postgres: Server) -> None
         async with pubsub_on(postgres) as pubsub:
             await pubsub.subscribe("c")
             other.publish("c", LONG)
-            assert await take(pubsub, 1) == [LONG]
+            assert await take_objects(pubsub, 1) == [LONG]
             await pubsub.publish("d", {"a": [1, None]})
             for received in other:
                 assert received.obj == {"a": [1, None]}
@@ -71,7 +61,7 @@ async def test_the_connection_stays_the_callers(postgres: Server) -> None:
     """A caller may use it while a task waits in it, and what the caller reads is not lost."""
     async with await connect(postgres) as conn, pynotify.AsyncPubSub(conn) as pubsub:
         await pubsub.subscribe("c")
-        waiting = asyncio.ensure_future(take(pubsub, 3))
+        waiting = asyncio.ensure_future(take_objects(pubsub, 3))
         for number in range(3):
             await asyncio.sleep(0)
             cursor = await conn.execute("SELECT pg_notify('c', %s), 7", [f"!{number}"])
@@ -90,8 +80,8 @@ async def test_several_share_a_connection(postgres: Server) -> None:
         await one.unsubscribe("c")
         await elsewhere.execute("SELECT pg_notify('c', '!1')")
         await elsewhere.execute("SELECT pg_notify('d', '!2')")
-        assert await take(other, 1) == ["1"]
-        assert await take(one, 1) == ["2"]
+        assert await take_objects(other, 1) == ["1"]
+        assert await take_objects(one, 1) == ["2"]
         await one.close()
         await other.close()
 
@@ -101,7 +91,7 @@ async def test_skip_self(postgres: Server) -> None:
         await ps.subscribe("c")
         await ps.publish("c", "mine")
         await other.publish("c", "theirs")
-        assert await take(ps, 1) == ["theirs"]
+        assert await take_objects(ps, 1) == ["theirs"]
 
 
 async def test_transactions_are_refused(postgres: Server) -> None:
@@ -114,7 +104,7 @@ async def test_transactions_are_refused(postgres: Server) -> None:
                 await pubsub.subscribe("d")
             await pubsub.publish("c", "one segment")
             assert await pubsub.run(0) == 0
-        assert await take(pubsub, 1) == ["one segment"]
+        assert await take_objects(pubsub, 1) == ["one segment"]
 
 
 async def test_not_in_autocommit(postgres: Server) -> None:
@@ -138,7 +128,7 @@ async def test_two_objects_of_one_backend_do_not_mix(postgres: Server) -> None:
         await pubsub.subscribe("c")
         objects = [f"{letter}" * 30_000 for letter in "abcd"]
         await asyncio.gather(*(sender.publish("c", obj) for obj in objects))
-        assert sorted(await take(pubsub, 4)) == objects
+        assert sorted(await take_objects(pubsub, 4)) == objects
         assert pubsub.stats().malformed == 0
 
 
@@ -146,12 +136,12 @@ async def test_cancelled_it_loses_nothing(postgres: Server) -> None:
     async with pubsub_on(postgres) as sender, pubsub_on(postgres) as pubsub:
         await pubsub.subscribe("c")
         for number in range(5):
-            waiting = asyncio.ensure_future(take(pubsub, 1))
+            waiting = asyncio.ensure_future(take_objects(pubsub, 1))
             await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             await sender.publish("c", number)
-            assert await take(pubsub, 1) == [number]
+            assert await take_objects(pubsub, 1) == [number]
 
 
 async def test_closing_ends_waiting(postgres: Server) -> None:
@@ -168,7 +158,7 @@ async def test_a_lost_connection_is_said(own_postgres: Server) -> None:
     async with await connect(own_postgres) as conn:
         pubsub = pynotify.AsyncPubSub(conn)
         await pubsub.subscribe("c")
-        waiting = asyncio.ensure_future(take(pubsub, 1))
+        waiting = asyncio.ensure_future(take_objects(pubsub, 1))
         await asyncio.sleep(0)
         own_postgres.kill()
         with pytest.raises(pynotify.ConnectionLost):
@@ -190,7 +180,7 @@ async def test_given_a_function_it_connects_again(
     caplog.set_level(logging.WARNING, "pynotify")
     async with pynotify.AsyncPubSub(make) as pubsub:
         await pubsub.subscribe("c")
-        waiting = asyncio.ensure_future(take(pubsub, 2))
+        waiting = asyncio.ensure_future(take_objects(pubsub, 2))
         await asyncio.sleep(0)
         own_postgres.kill()
         own_postgres.start()
@@ -218,7 +208,7 @@ async def test_publish_connects_again_too(own_postgres: Server) -> None:
         async with pubsub_on(own_postgres) as other:
             await other.subscribe("c")
             await pubsub.publish("c", LONG)
-            assert await take(other, 1) == [LONG]
+            assert await take_objects(other, 1) == [LONG]
 
 
 async def test_it_looks_after_the_server_every_interval(postgres: Server) -> None:

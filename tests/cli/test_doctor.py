@@ -17,8 +17,8 @@ import pytest
 from console import COMMAND, Done, Guest, environment, run
 
 import pynotify
+from namespaces import run_unshared
 from pynotify.cli.doctor.segments import check_others
-from receiving import PATIENCE
 from requirement import require
 from sessions import Connect, NewWorker, RemoteSession
 
@@ -292,17 +292,8 @@ def test_corrupt_segment(new_name: Callable[[], str]) -> None:
 
 def privately(command: str, *options: str) -> Done:
     """In namespaces of its own, as root."""
-    require("mount-namespace")
-    done = subprocess.run(
-        ["unshare", *options, "sh", "-c", command],
-        capture_output=True,
-        env=environment(),
-        timeout=PATIENCE,
-        check=False,
-    )
-    if b"ermitted" in done.stderr or b"unshare failed" in done.stderr:
-        require("mount-namespace", done.stderr.decode().strip())
-    return Done(done.returncode, done.stdout, done.stderr)
+    done = run_unshared(*options, "sh", "-c", command, env=environment())
+    return Done(done.returncode, done.stdout.encode(), done.stderr.encode())
 
 
 def shell(*words: str) -> str:

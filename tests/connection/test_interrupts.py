@@ -19,22 +19,11 @@ import pytest
 
 import pynotify
 from interrupting import PACKAGE, At, Interruption
-from receiving import PATIENCE, payloads, wait_until
+from receiving import PATIENCE, drain, payloads, shown, wait_until
 from sessions import Connect, EngineFactory, NewWorker
 from waiting import Call, await_waiting
 
 Message = pynotify.Notify | pynotify.Gap
-
-
-def drain(sub: pynotify.Subscription) -> list[str | int]:
-    """Payloads, and for a Gap how many are missing."""
-    shown: list[str | int] = []
-    while True:
-        try:
-            message = sub.next(0)
-        except pynotify.Timeout:
-            return shown
-        shown.append(message.missed or 0 if isinstance(message, pynotify.Gap) else message.payload)
 
 
 def nobody_waits(conn: pynotify.Connection) -> bool:
@@ -123,10 +112,10 @@ class TestEveryPlace:
                 message = at.attempt(lambda timeout=timeout: ours.next(timeout))
                 main, mine = [], [message.payload] if message else []
             assert nobody_waits(conn)
-            assert mine + drain(ours) == [name for name in sent for _ in "sm"]
-            assert drain(theirs) == sent
-            assert drain(oldest) == [2, sent[2]]
-            assert drain(newest) == [sent[0], 2]
+            assert mine + shown(drain(ours)) == [name for name in sent for _ in "sm"]
+            assert shown(drain(theirs)) == sent
+            assert shown(drain(oldest)) == [2, sent[2]]
+            assert shown(drain(newest)) == [sent[0], 2]
             assert oldest.dropped == newest.dropped == 2 * place
             assert main + payloads(conn.poll()) == sent
             if not at.reached:

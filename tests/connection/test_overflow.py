@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 
 import pytest
 
 import pynotify
 from pynotify._inbox import Inbox
 from pynotify._leader import ThreadWaiter
-from receiving import payloads, readable, wait_until
+from receiving import drain, payloads, readable, shown, wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call, await_waiting
 
 Message = pynotify.Notify | pynotify.Gap
 DROPPING = ["drop-oldest", "drop-newest"]
-
-
-def drain(sub: pynotify.Subscription) -> list[Message]:
-    messages = []
-    while True:
-        try:
-            messages.append(sub.next(0))
-        except pynotify.Timeout:
-            return messages
-
-
-def shown(messages: Iterable[Message]) -> list[str | int]:
-    """Payloads, and for a Gap how many are missing."""
-    return [m.missed if isinstance(m, pynotify.Gap) else m.payload for m in messages]
 
 
 def send(conn: pynotify.Connection, *names: str) -> None:

@@ -113,6 +113,20 @@ class Audience:
         assert {gap.reason for gap in gaps} <= {pynotify.Gap.OVERFLOW}
 
 
+def send_in_transactions(conn: pynotify.Connection, sender: Sender, half: threading.Event) -> None:
+    """`half` is set when it has sent half of it."""
+    for number in range(100):
+        if number == 50:
+            half.set()
+        payload = sender.payload()
+        with conn.transaction():
+            conn.notify(NEWS, payload)
+            conn.notify_many(NEWS, [f"{payload} a", f"{payload} b"])
+            with conn.transaction():
+                conn.notify(NEWS, f"{payload} never")
+                raise pynotify.Rollback
+
+
 def come_and_go(conn: pynotify.Connection, name: str) -> list[list[str]]:
     """Subscriptions that last for a few messages: what each of them got."""
     parts = []
@@ -167,7 +181,8 @@ def test_eight_subscriptions_of_one_connection(
 
     far = remote(engine_name)
     working = [
-        threading.Thread(target=send_in_threes, args=(conn, sender, half)) for sender in senders
+        threading.Thread(target=send_in_transactions, args=(conn, sender, half))
+        for sender in senders
     ] + [threading.Thread(target=lambda: parts.update(goer=come_and_go(conn, "goer")))]
     far.run(send_news, 300)
     with switching(interval):
@@ -187,20 +202,6 @@ def test_eight_subscriptions_of_one_connection(
         assert part[-1] == f"goer {number}"
         last = order.index(part[-1])
         assert part == order[last + 1 - len(part) : last + 1]
-
-
-def send_in_threes(conn: pynotify.Connection, sender: Sender, half: threading.Event) -> None:
-    """In transactions; what a nested one sends is rolled back."""
-    for number in range(100):
-        if number == 50:
-            half.set()
-        payload = sender.payload()
-        with conn.transaction():
-            conn.notify(NEWS, payload)
-            conn.notify_many(NEWS, [f"{payload} a", f"{payload} b"])
-            with conn.transaction():
-                conn.notify(NEWS, f"{payload} never")
-                raise pynotify.Rollback
 
 
 def send_news(conn: pynotify.Connection, count: int) -> None:

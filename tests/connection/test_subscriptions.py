@@ -15,18 +15,9 @@ import pytest
 
 import pynotify
 from interrupting import At
-from receiving import PATIENCE, pairs, payloads, wait_until
+from receiving import PATIENCE, drain, pairs, payloads, wait_until
 from sessions import Connect, EngineFactory
 from waiting import Call, await_waiting
-
-
-def drain(sub: pynotify.Subscription) -> list[pynotify.Notify]:
-    messages = []
-    while True:
-        try:
-            messages.append(sub.next(0))
-        except pynotify.Timeout:
-            return messages
 
 
 class TestOpening:

@@ -24,7 +24,7 @@ from pynotify._connection import Connection
 from pynotify._hot import Pending
 from pynotify.topics import Consumer, Topic
 from pynotify.topics._message import BaseMessage, Message
-from receiving import PATIENCE, payloads, wait_until
+from receiving import PATIENCE, bodies, payloads, wait_until
 from sessions import EngineFactory, Worker
 from waiting import Call
 
@@ -55,19 +55,6 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for owner, name in OTHERWISE:
         watch(owner, name)
     return names
-
-
-def bodies(topic: Topic) -> list[str]:
-    """What is in the channel, finished."""
-    found = []
-    with topic.channel("k").consumer(max_in_flight=100) as consumer:
-        while True:
-            try:
-                message = consumer.get(0)
-            except pynotify.Timeout:
-                return found
-            found.append(message.body.decode())
-            message.finish()
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])

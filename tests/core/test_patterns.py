@@ -18,7 +18,7 @@ import pynotify
 from forking import in_child
 from globs import fits
 from pynotify._ffi import lib
-from receiving import PATIENCE, payloads, readable, receive, wait_until
+from receiving import PATIENCE, drain, payloads, readable, receive, wait_until
 from sessions import Connect, EngineFactory, NewWorker, RemoteSession
 
 
@@ -28,13 +28,8 @@ def heard(messages: list[pynotify.Notify | pynotify.Gap]) -> list[tuple[str, str
     return [(message.channel, message.pattern) for message in messages]  # type: ignore
 
 
-def drain(sub: pynotify.Subscription) -> list[tuple[str, str | None]]:
-    messages = []
-    while True:
-        try:
-            messages.append(sub.next(0))
-        except pynotify.Timeout:
-            return heard(messages)
+def heard_by(sub: pynotify.Subscription) -> list[tuple[str, str | None]]:
+    return heard(drain(sub))
 
 
 @pytest.fixture
@@ -230,7 +225,7 @@ class TestTransactions:
             assert conn.listening_patterns() == ()
             other.notify("c")
             assert conn.poll() == []
-            assert drain(sub) == [("c", "c*")]
+            assert heard_by(sub) == [("c", "c*")]
 
     def test_what_is_unread_goes_with_the_last_that_it_is_for(
         self, conn: pynotify.Connection, other: pynotify.Connection
@@ -318,9 +313,9 @@ class TestSubscriptions:
         plain = conn.subscribe("c2")
         for channel in ("c1", "c2", "x2", "y"):
             other.notify(channel)
-        assert drain(mixed) == [("c1", None), ("c2", "c*"), ("x2", "*2")]
-        assert drain(all_of_them) == [("c1", "*"), ("c2", "*"), ("x2", "*"), ("y", "*")]
-        assert drain(plain) == [("c2", None)]
+        assert heard_by(mixed) == [("c1", None), ("c2", "c*"), ("x2", "*2")]
+        assert heard_by(all_of_them) == [("c1", "*"), ("c2", "*"), ("x2", "*"), ("y", "*")]
+        assert heard_by(plain) == [("c2", None)]
         assert heard(conn.poll()) == [("c2", "?2"), ("x2", "?2")]
         assert (mixed.channels, mixed.patterns) == (("c1",), ("c*", "*2"))
         assert "c1, c*, *2" in repr(mixed)
@@ -334,7 +329,7 @@ class TestSubscriptions:
         conn.listen_pattern("c*")
         with conn.subscribe("c1") as sub:
             other.notify("c1")
-            assert drain(sub) == [("c1", None)]
+            assert heard_by(sub) == [("c1", None)]
             assert heard(conn.poll()) == [("c1", "c*")]
 
     def test_from_its_return_on(
@@ -344,8 +339,8 @@ class TestSubscriptions:
             other.notify("c1", "1")
             with conn.subscribe(patterns=["c*", "*1"]) as second:
                 other.notify("c2", "2")
-                assert drain(second) == [("c2", "c*")]
-                assert drain(first) == [("c1", "c*"), ("c2", "c*")]
+                assert heard_by(second) == [("c2", "c*")]
+                assert heard_by(first) == [("c1", "c*"), ("c2", "c*")]
 
     def test_add_and_discard(self, conn: pynotify.Connection, other: pynotify.Connection) -> None:
         with conn.subscribe("c1") as sub, conn.subscribe(patterns=["*"]) as rest:
@@ -353,14 +348,14 @@ class TestSubscriptions:
             sub.add(patterns=["?9", "c*"])
             other.notify("c9")
             other.notify("c1")
-            assert len(drain(rest)) == 3  # reads for both
+            assert len(heard_by(rest)) == 3  # reads for both
             sub.discard("c1")  # a pattern of its is for that as well
-            assert drain(sub) == [("c9", "?9"), ("c1", None)]
+            assert heard_by(sub) == [("c9", "?9"), ("c1", None)]
             other.notify("c1")
             other.notify("x9")
-            drain(rest)
+            heard_by(rest)
             sub.discard(patterns=["c*"])
-            assert drain(sub) == [("x9", "?9")]
+            assert heard_by(sub) == [("x9", "?9")]
             sub.add(patterns=["?9"])
             assert sub.patterns == ("?9",)
 
@@ -390,7 +385,7 @@ class TestSubscriptions:
         with conn.subscribe(patterns=["c*"], skip_self=True) as sub:
             conn.notify("c1", "own")
             other.notify("c2", "other")
-            assert drain(sub) == [("c2", "c*")]
+            assert heard_by(sub) == [("c2", "c*")]
             assert len(conn.poll()) == 2
 
 

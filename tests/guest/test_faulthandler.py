@@ -46,6 +46,14 @@ class Dump:
         return self.path.read_text().count("most recent call first")
 
 
+@pytest.fixture(params=[False, True], ids=["default", "handler"])
+def host(request: pytest.FixtureRequest, worker: Worker) -> bool:
+    """Whether the program has a handler of its own; it is there first."""
+    if request.param:
+        worker.call(handle)
+    return bool(request.param)
+
+
 @pytest.fixture
 def dump(tmp_path: Path) -> Dump:
     return Dump(tmp_path / "stacks")
@@ -66,13 +74,10 @@ def check_dumped_foreign_signals(worker: Worker, dump: Dump, host: bool) -> None
     assert dump.count() > before
 
 
-@pytest.mark.parametrize("host", [False, True], ids=["default", "handler"])
 def test_registered_before_us(
     engine_name: str, worker: Worker, notifier: Notifier, dump: Dump, host: bool
 ) -> None:
     """It gets what is not ours, and passes that on to the handler before it."""
-    if host:
-        worker.call(handle)
     worker.call(register, str(dump.path))
     worker.call(start_loop, engine_name)
     check_woken(worker, notifier, "1", "2", "3")
@@ -84,13 +89,10 @@ def test_registered_before_us(
         assert dump.count() == 1
 
 
-@pytest.mark.parametrize("host", [False, True], ids=["default", "handler"])
 def test_registered_after_us(
     engine_name: str, worker: Worker, notifier: Notifier, dump: Dump, host: bool
 ) -> None:
     """It is in front of us, raises the signal again for us, and none of that is the host's."""
-    if host:
-        worker.call(handle)
     worker.call(start_loop, engine_name)
     worker.call(register, str(dump.path))
     for message in ("1", "2", "3"):
@@ -104,13 +106,10 @@ def test_registered_after_us(
     check_dumped_foreign_signals(worker, dump, host)
 
 
-@pytest.mark.parametrize("host", [False, True], ids=["default", "handler"])
 def test_unregistered(
     engine_name: str, worker: Worker, notifier: Notifier, dump: Dump, host: bool
 ) -> None:
     """It puts back what it found: ours, and behind that what was there before us."""
-    if host:
-        worker.call(handle)
     worker.call(start_loop, engine_name)
     worker.call(register, str(dump.path))
     worker.call(listen_again)

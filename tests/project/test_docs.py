@@ -21,8 +21,8 @@ import pytest
 
 import pynotify
 from forking import ForkedChild, in_child
+from namespaces import run_unshared
 from receiving import PATIENCE, payloads, readable, receive, wait_until
-from requirement import require
 from sessions import Connect, Worker
 from spark_jobs.cli import COMMANDS as SPARK_COMMANDS
 from spark_jobs.jobs import NAMES
@@ -253,6 +253,24 @@ def test_times_quoted_are_those_of_the_source() -> None:
     assert constant("commit/room.h", "PN_WARN_INTERVAL_NS") == 5_000_000_000
 
 
+def test_sizes_quoted_are_those_of_segments(new_name: Callable[[], str]) -> None:
+    def size(**options: int) -> int:
+        name = new_name()
+        with pynotify.open(name, **options):
+            (info,) = (info for info in pynotify.segments() if info.name == name)
+        return info.size
+
+    text = (ROOT / "docs" / "operations.md").read_text()
+    default, small = size(), size(queue_pages=64, max_backends=64)
+    assert f"default segment has {default:,} bytes" in text
+    assert f"`queue_pages=64, max_backends=64` {small:,} and" in text
+    costs = re.findall(r"^\| `(\w+)`[^|]*\| (\d+) \| ([\d,]+) bytes each", text, re.MULTILINE)
+    assert len(costs) == 4
+    for option, usual, cost in costs:
+        each = (size(**{option: 2 * int(usual)}) - default) // int(usual)
+        assert each == int(cost.replace(",", "")), option
+
+
 def test_documents_name_nothing_of_a_single_machine() -> None:
     for path in [*DOCUMENTS, *EXAMPLES]:
         assert not re.search(r"/(?:home|work|root|Users)/|https?://(?!keepachangelog|semver)",
@@ -442,16 +460,7 @@ def test_warnings_quoted_are_real(
 
 def run_privately(command: str, *options: str) -> str:
     """In namespaces of its own, as root; what it prints."""
-    require("mount-namespace")
-    done = subprocess.run(
-        ["unshare", *options, "sh", "-c", command],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    if "ermitted" in done.stderr or "unshare failed" in done.stderr:
-        require("mount-namespace", done.stderr.strip())
+    done = run_unshared(*options, "sh", "-c", command)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

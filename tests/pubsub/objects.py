@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from typing import Any
@@ -62,6 +63,17 @@ def take(pubsub: pynotify.PubSub, count: int) -> list[Received]:
         assert left > 0, f"{len(found)} of {count} objects in {PATIENCE} s"
         for received in pubsub._received(left):
             found.append(received)
+            if len(found) == count:
+                break
+    return found
+
+
+async def take_objects(pubsub: pynotify.AsyncPubSub, count: int) -> list[Any]:
+    """The objects of the next ones; what comes behind them stays for the next call."""
+    found: list[Any] = []
+    async with asyncio.timeout(PATIENCE):
+        async for _, obj, _ in pubsub:
+            found.append(obj)
             if len(found) == count:
                 break
     return found

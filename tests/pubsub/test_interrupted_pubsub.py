@@ -19,7 +19,7 @@ import pytest
 import pynotify
 from interrupting import WHOLE, Anywhere, At, Interruption, at_places
 from pynotify._array_files import DIRECTORY, array_files
-from pynotify.pubsub import Received, _shared
+from pynotify.pubsub import Received, _guard
 from pynotify.pubsub._dispatch import Handlers
 from receiving import PATIENCE
 from sessions import EngineFactory
@@ -541,7 +541,7 @@ def test_around_a_fork(ground: Round, whole: bool) -> None:
     (kept,) = ground.rest()
 
     def around() -> bool:
-        for callback in (_shared._before_fork, _shared._after_fork_in_parent):
+        for callback in (_guard._before_fork, _guard._after_fork_in_parent):
             try:
                 callback()
             except Interruption as error:
@@ -553,7 +553,7 @@ def test_around_a_fork(ground: Round, whole: bool) -> None:
     def attempt(at: At) -> None:
         came_back = at.attempt(around)
         assert came_back is None if at.reached else came_back
-        _shared._after_fork_in_parent()
+        _guard._after_fork_in_parent()
         ground.other.publish("a", np.full(10_000, 2))
         assert len(Call(ground.rest).result()) == 1
 

@@ -20,7 +20,7 @@ from pubsub.conftest import NewPubSub
 from pubsub.objects import objects, take
 from pubsub.server import Server
 from pynotify._array_files import ArrayFiles, array_files
-from pynotify.pubsub import _local, _memory, _shared
+from pynotify.pubsub import _arena, _guard, _local, _memory, _shared
 from pynotify.pubsub._arrays import describe
 from pynotify.pubsub._assembly import Assembler, Segment
 from receiving import PATIENCE, wait_until
@@ -418,7 +418,7 @@ def test_an_array_that_is_gone_is_a_gap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Never another array: here nothing says that one was read and not looked at."""
-    monkeypatch.setattr(_shared.Guard, "reading", lambda self: None)
+    monkeypatch.setattr(_guard.Guard, "reading", lambda self: None)
     conn = connect()
     receiver = new_pubsub(conn)
     receiver.subscribe("c")
@@ -452,7 +452,7 @@ def test_a_descriptor_that_is_another_files_now(
     receiver.subscribe("c")
     sender.publish("c", frame(1))
     take(receiver, 1)
-    (held,) = [each for each in _shared._all_held if engine_name in each._files.lock_path]
+    (held,) = [each for each in _guard._all_held if engine_name in each._files.lock_path]
     with open(tmp_path / "other", "w+b") as other:
         number = held.locks.fd
         os.dup2(other.fileno(), number)
@@ -561,7 +561,7 @@ def test_arrays_that_the_collector_finds(
     cycle: list[Any] = objects(take(receiver, 1))
     cycle.append(cycle)
     del cycle
-    held = [each for each in gc.get_objects() if isinstance(each, _shared._Held)]
+    held = [each for each in gc.get_objects() if isinstance(each, _guard._Held)]
     with held[0]._lock:
         gc.collect()
     del held
@@ -692,13 +692,13 @@ def test_what_is_committed_while_the_engine_is_asked_is_not_read_yet(
     transaction: Any = Ending()
     late: list[Any] = []
 
-    def queue() -> _shared.Queue:
+    def queue() -> _arena.Queue:
         transaction.ended = True
         while late:
             arena.sent(late.pop())
-        return _shared.Queue(10, 10, 1)
+        return _arena.Queue(10, 10, 1)
 
-    arena = _shared.Arena(files, 10 * BLOCK, queue)
+    arena = _arena.Arena(files, 10 * BLOCK, queue)
     placed = arena.place(frame(1))
     assert placed is not None
     transaction.ended = False

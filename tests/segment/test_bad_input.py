@@ -6,7 +6,6 @@ import mmap
 import os
 import random
 import resource
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 import pynotify
 from forking import ChildFailed, ForkedChild, in_child
+from namespaces import run_unshared
 from receiving import PATIENCE, wait_until
 from requirement import require
 from sessions import Worker
@@ -401,19 +401,10 @@ except pynotify.SegmentFull:
 
 def test_no_room_in_shared_memory(tmp_path: Path) -> None:
     """SegmentFull at once, no SIGBUS later, and nothing is left behind."""
-    require("mount-namespace")
     script = tmp_path / "no_room.py"
     script.write_text(NO_ROOM)
     command = f"mount -t tmpfs -o size=1m tmpfs /dev/shm && exec '{sys.executable}' '{script}'"
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", command],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    if "ermitted" in done.stderr or "unshare failed" in done.stderr:
-        require("mount-namespace", done.stderr.strip())
+    done = run_unshared("-m", "sh", "-c", command)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["SegmentFull True", "[]", "x"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -15,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import pynotify
+from namespaces import run_unshared
 from receiving import PATIENCE, payloads, wait_until
-from requirement import require
 from sessions import Connect, EngineFactory, NewWorker, RemoteSession
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -573,7 +572,6 @@ def test_segment_of_another_time_namespace_is_refused(
     engine: pynotify.Engine, engine_name: str, connect: Connect
 ) -> None:
     """In there the monotonic clock, which dates commits and signals, is another one."""
-    require("mount-namespace")
     connect()  # without a live backend the segment would be replaced
     program = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import pynotify\n"
@@ -584,15 +582,8 @@ def test_segment_of_another_time_namespace_is_refused(
         "else:\n"
         "    print('attached')\n"
     )
-    done = subprocess.run(
-        ["unshare", "-T", "-f", "--monotonic", "86400", sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    if "ermitted" in done.stderr or "unshare" in done.stderr:
-        require("time-namespace", done.stderr.strip())
+    clock = ("-T", "-f", "--monotonic", "86400")
+    done = run_unshared(*clock, sys.executable, "-c", program, what="time-namespace")
     assert done.stdout.split() == ["True"], done
     assert engine.check().ok
 
@@ -601,7 +592,6 @@ def test_segment_of_another_pid_namespace_is_not_replaced(
     engine: pynotify.Engine, engine_name: str, connect: Connect
 ) -> None:
     """The holder's pid cannot be seen from in there, but that its lock is held can."""
-    require("mount-namespace")
     listener = connect()
     listener.listen("c")
     program = (
@@ -616,15 +606,7 @@ def test_segment_of_another_pid_namespace_is_not_replaced(
         f"(info,) = (each for each in pynotify.segments() if each.name == {engine_name!r})\n"
         "print(info.stale, info.other_pid_namespace)\n"
     )
-    done = subprocess.run(
-        ["unshare", "-p", "-f", "--mount-proc", sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    if "ermitted" in done.stderr or "unshare failed" in done.stderr:
-        require("mount-namespace", done.stderr.strip())
+    done = run_unshared("-p", "-f", "--mount-proc", sys.executable, "-c", program)
     first = ["LayoutMismatch", "True", "True"]
     assert done.stdout.split() == [*first, "OperationalError", "True", "False", "True"], done
     connect().notify("c", "still here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
@@ -24,6 +25,11 @@ def payloads(messages: Iterable[pynotify.Notify]) -> list[str]:
     return [message.payload for message in messages]
 
 
+def shown(messages: Iterable[pynotify.Notify | pynotify.Gap]) -> list[str | int | None]:
+    """Payloads, and for a Gap how many are missing."""
+    return [m.missed if isinstance(m, pynotify.Gap) else m.payload for m in messages]
+
+
 def receive(
     conn: pynotify.Connection, count: int, timeout: float = PATIENCE
 ) -> list[pynotify.Notify]:
@@ -37,6 +43,27 @@ def receive(
         conn.wait(left)
         messages += conn.poll()
     return messages
+
+
+def drain(sub: pynotify.Subscription) -> list[pynotify.Notify | pynotify.Gap]:
+    """What a subscription has, without waiting for more."""
+    messages: list[pynotify.Notify | pynotify.Gap] = []
+    with contextlib.suppress(pynotify.Timeout):
+        while True:
+            messages.append(sub.next(0))
+    return messages
+
+
+def bodies(topic: pynotify.Topic) -> list[str]:
+    """What is in the topic's channel "k", finished."""
+    found: list[str] = []
+    consumer = topic.channel("k").consumer(max_in_flight=100)
+    with consumer, contextlib.suppress(pynotify.Timeout):
+        while True:
+            message = consumer.get(0)
+            found.append(message.body.decode())
+            message.finish()
+    return found
 
 
 def readable(fd: int, timeout: float = 0.0) -> bool:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shlex
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -18,10 +15,10 @@ import pytest
 from consuming import PATIENCE
 
 import pynotify
+from namespaces import run_on_a_small_disk
 from pynotify.cli.doctor import topics
 from pynotify.cli.doctor.finding import Level
 from receiving import wait_until
-from requirement import require
 
 SPAWN = multiprocessing.get_context("spawn")
 SHM = Path("/dev/shm")
@@ -262,23 +259,7 @@ conn.close()
 
 def test_on_a_full_disk_nothing_has_happened(host: Host, tmp_path: Path) -> None:
     """The log goes on in its file when there is room again."""
-    require("mount-namespace")
-    script = tmp_path / "full.py"
-    script.write_text(FULL)
-    data_dir = tmp_path / "data"
-    data_dir.mkdir(mode=0o700)
-    run = [sys.executable, str(script), str(Path(__file__).parents[2]), host.name, str(data_dir)]
-    command = f"mount -t tmpfs -o size=2m,mode=0700 none {data_dir} && exec {shlex.join(run)}"
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", command],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    if "ermitted" in done.stderr or "unshare failed" in done.stderr:
-        require("mount-namespace", done.stderr.strip())
-    assert done.stdout.split() == ["1"], done
+    assert run_on_a_small_disk(host.name, tmp_path, FULL, size="2m") == "1"
 
 
 @pytest.mark.parametrize("what", ["file", "files", "directory"])

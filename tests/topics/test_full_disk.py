@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from consuming import PATIENCE
 
-from requirement import require
-
-
-def _on_a_small_disk(name: str, tmp_path: Path, program: str, *args: str, size: str) -> str:
-    """What the program prints, with a file system of its own as data_dir."""
-    require("mount-namespace")
-    script = tmp_path / "program.py"
-    script.write_text(program)
-    data_dir = tmp_path / "data"
-    data_dir.mkdir(mode=0o700)
-    run = [sys.executable, str(script), str(Path(__file__).parents[2]), name, str(data_dir), *args]
-    command = f"mount -t tmpfs -o size={size},mode=0700 none {data_dir} && exec {shlex.join(run)}"
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", command],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    if "ermitted" in done.stderr or "unshare failed" in done.stderr:
-        require("mount-namespace", done.stderr.strip())
-    assert done.returncode == 0, done
-    return done.stdout.strip()
-
+from namespaces import run_on_a_small_disk
 
 DRAIN = """
 import os, subprocess, sys
@@ -99,7 +72,7 @@ def test_a_full_disk_can_be_drained(
     segment_name: str, tmp_path: Path, fsync: str, way: str
 ) -> None:
     """By its consumers, without another byte of room, across restarts; then it is free again."""
-    assert _on_a_small_disk(segment_name, tmp_path, DRAIN, fsync, way, size="3m") == "True"
+    assert run_on_a_small_disk(segment_name, tmp_path, DRAIN, fsync, way, size="3m") == "True"
 
 
 UNWRITTEN = """
@@ -143,5 +116,5 @@ pynotify.unlink(name)
 
 def test_a_finish_that_could_not_be_written_says_so(segment_name: str, tmp_path: Path) -> None:
     """It holds in memory; the log has it as soon as it can be written again."""
-    printed = _on_a_small_disk(segment_name, tmp_path, UNWRITTEN, size="3m")
+    printed = run_on_a_small_disk(segment_name, tmp_path, UNWRITTEN, size="3m")
     assert printed == "[b'3']"

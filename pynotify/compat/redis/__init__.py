@@ -22,7 +22,6 @@ import os
 import select
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
 
 import redis
 from redis import Subscription, client, exceptions
@@ -49,9 +48,16 @@ from redis.exceptions import (
 )
 
 from pynotify._finalizing import OwnDescriptor
-from pynotify._log import logger
-from pynotify._segments import check_name
 from pynotify._time import milliseconds
+from pynotify.compat.redis._client import (
+    SegmentClient,
+    SegmentConnection,
+    SegmentPool,
+    decoded,
+    errors_of_redis,
+    warn_of_gap,
+    words_of,
+)
 from pynotify.compat.redis._session import (
     KINDS,
     PATTERN,
@@ -69,9 +75,6 @@ from pynotify.errors import Error
 from pynotify.pubsub import PubSub
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Self
-
     from pynotify._connection import Connection
 
 __all__ = [
@@ -103,11 +106,6 @@ __all__ = [
     "exceptions",
     "from_url",
 ]
-
-
-def warn_of_gap(reason: str) -> None:
-    """Log that messages are missing, which Redis would not tell either."""
-    logger.warning("pynotify.compat.redis: messages were lost (%s)", reason)
 
 
 class _Link:
@@ -204,29 +202,10 @@ class _Link:
             self.session.came(channel, data, warn_of_gap)
 
 
-class PynotifyConnection(AbstractConnection):
+class PynotifyConnection(SegmentConnection, AbstractConnection):
     """A connection of redis-py that leads to a segment; `ConnectionPool` makes them."""
 
-    def __init__(
-        self,
-        segment: str = "default",
-        segment_options: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        check_name(segment)
-        self.segment, self._segment_options = segment, segment_options or {}
-        self._link: _Link | None = None
-        self.host, self.port = f"pynotify:{segment}", 0
-        super().__init__(**options_without_server(options))
-
-    def repr_pieces(self) -> list[tuple[str, Any]]:
-        """What `repr()` shows."""
-        return [("segment", self.segment)]
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether it has a backend slot."""
-        return self._link is not None
+    _link: _Link | None
 
     def connect(self) -> None:
         """Take a backend slot; subscriptions of an earlier one are made again."""
@@ -251,12 +230,6 @@ class PynotifyConnection(AbstractConnection):
         except Error as error:
             raise ConnectionError(self._error_message(error)) from error
 
-    def _host_error(self) -> str:
-        return f"segment {self.segment}"
-
-    def _error_message(self, exception: BaseException) -> str:
-        return f"Error connecting to {self._host_error()}. {exception}"
-
     def disconnect(self, *_args: Any, **_kwargs: Any) -> None:
         """Give the backend slot back."""
         link, self._link = self._link, None
@@ -266,11 +239,11 @@ class PynotifyConnection(AbstractConnection):
 
     def send_command(self, *args: Any, **_kwargs: Any) -> None:
         """Run a command; `read_response` gives its reply."""
-        command, *words = words_of(args, self.encoder)
+        command, words = words_of(args, self.encoder)
         self.connect()
         assert self._link is not None
         with errors_of_redis():
-            self._link.run(command.decode().upper(), words)
+            self._link.run(command, words)
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Refuse: pipelines are no pub/sub."""
@@ -303,53 +276,13 @@ class PynotifyConnection(AbstractConnection):
         return reply if disable_decoding else decoded(reply, self.encoder.decode)
 
 
-def options_without_server(options: dict[str, Any]) -> dict[str, Any]:
-    """What a connection of redis-py is made with, less what it would say to a server."""
-    kept = {name: value for name, value in options.items() if "maint" not in name}
-    return {**kept, "protocol": 2, "driver_info": None, "health_check_interval": 0}
-
-
-def decoded(reply: Any, decode: Callable[[bytes], Any]) -> Any:
-    """A reply as the client's encoding has it."""
-    if isinstance(reply, list):
-        return [decoded(each, decode) for each in reply]
-    return decode(reply) if isinstance(reply, bytes) else reply
-
-
-def words_of(args: Iterable[Any], encoder: Any) -> list[bytes]:
-    """A command as bytes; "PUBSUB CHANNELS" is one argument, and two words."""
-    words: list[bytes] = []
-    for arg in args:
-        encoded = encoder.encode(arg)
-        words += encoded.split() if not words else [encoded]
-    return words
-
-
-@contextlib.contextmanager
-def errors_of_redis() -> Iterator[None]:
-    """What goes wrong in the segment is, for a client, its connection."""
-    try:
-        yield
-    except Error as error:
-        raise ConnectionError(str(error)) from error
-
-
-class ConnectionPool(redis.ConnectionPool):
+class ConnectionPool(SegmentPool, redis.ConnectionPool):
     """Connections to a segment; the arguments are those of `Redis`."""
 
-    def __init__(self, segment: str = "default", **options: Any) -> None:
-        check_name(segment)
-        options.setdefault("connection_class", PynotifyConnection)
-        super().__init__(segment=segment, protocol=2, **options)
-
-    @classmethod
-    def from_url(cls, url: str, **options: Any) -> Self:
-        """A pool for `pynotify://SEGMENT`; as of `Redis.from_url`."""
-        segment, given = parse_url(url)
-        return cls(segment, **{**given, **options})
+    _kind = PynotifyConnection
 
 
-class Redis(redis.Redis):
+class Redis(SegmentClient, redis.Redis):
     """redis-py's client on a segment: `publish`, `pubsub()` and the commands of PUBSUB.
 
     `segment` is its name; `segment_options` are for `pynotify.connect`.  `decode_responses`,
@@ -357,27 +290,7 @@ class Redis(redis.Redis):
     server.
     """
 
-    def __init__(
-        self,
-        segment: str = "default",
-        *,
-        connection_pool: ConnectionPool | None = None,
-        segment_options: dict[str, Any] | None = None,
-        single_connection_client: bool = False,
-        **options: Any,
-    ) -> None:
-        own = connection_pool is None
-        pool = connection_pool or ConnectionPool(
-            segment, segment_options=segment_options, **options
-        )
-        super().__init__(connection_pool=pool, single_connection_client=single_connection_client)
-        self.auto_close_connection_pool = own
-
-    @classmethod
-    def from_url(cls, url: str, **options: Any) -> Redis:
-        """A client for `pynotify://SEGMENT`, with `?decode_responses=1` and the like."""
-        segment, given = parse_url(url)
-        return cls(segment, **{**given, **options})
+    _pool = ConnectionPool
 
 
 StrictRedis = Redis
@@ -386,14 +299,3 @@ StrictRedis = Redis
 def from_url(url: str, **options: Any) -> Redis:
     """`Redis.from_url`."""
     return Redis.from_url(url, **options)
-
-
-def parse_url(url: str) -> tuple[str, dict[str, Any]]:
-    """The segment and the options of a URL."""
-    parts = urlsplit(url)
-    if parts.scheme != "pynotify" or not parts.netloc:
-        raise ValueError(f"the URL must be pynotify://SEGMENT, not {url!r}")
-    options: dict[str, Any] = dict(parse_qsl(parts.query))
-    if "decode_responses" in options:
-        options["decode_responses"] = options["decode_responses"].lower() in ("1", "true", "yes")
-    return parts.netloc, options

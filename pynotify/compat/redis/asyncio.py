@@ -38,12 +38,12 @@ from redis.exceptions import (
     WatchError,
 )
 
-from pynotify._segments import check_name
-from pynotify.compat.redis import (
+from pynotify.compat.redis._client import (
+    SegmentClient,
+    SegmentConnection,
+    SegmentPool,
     decoded,
     errors_of_redis,
-    options_without_server,
-    parse_url,
     warn_of_gap,
     words_of,
 )
@@ -64,8 +64,6 @@ from pynotify.errors import Error
 from pynotify.pubsub import AsyncPubSub
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from pynotify._async_connection import AsyncConnection
 
 __all__ = [
@@ -192,29 +190,10 @@ class _Link:
         return True
 
 
-class PynotifyConnection(AbstractConnection):
+class PynotifyConnection(SegmentConnection, AbstractConnection):
     """A connection of redis.asyncio that leads to a segment; `ConnectionPool` makes them."""
 
-    def __init__(
-        self,
-        segment: str = "default",
-        segment_options: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> None:
-        check_name(segment)
-        self.segment, self._segment_options = segment, segment_options or {}
-        self._link: _Link | None = None
-        self.host, self.port = f"pynotify:{segment}", 0
-        super().__init__(**options_without_server(options))
-
-    def repr_pieces(self) -> list[tuple[str, Any]]:
-        """What `repr()` shows."""
-        return [("segment", self.segment)]
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether it has a backend slot."""
-        return self._link is not None
+    _link: _Link | None
 
     async def connect(self) -> None:
         """Take a backend slot; subscriptions of an earlier one are made again."""
@@ -242,12 +221,6 @@ class PynotifyConnection(AbstractConnection):
         except Error as error:
             raise ConnectionError(self._error_message(error)) from error
 
-    def _host_error(self) -> str:
-        return f"segment {self.segment}"
-
-    def _error_message(self, exception: BaseException) -> str:
-        return f"Error connecting to {self._host_error()}. {exception}"
-
     async def disconnect(self, *_args: Any, **_kwargs: Any) -> None:
         """Give the backend slot back."""
         link, self._link = self._link, None
@@ -261,11 +234,11 @@ class PynotifyConnection(AbstractConnection):
 
     async def send_command(self, *args: Any, **_kwargs: Any) -> None:
         """Run a command; `read_response` gives its reply."""
-        command, *words = words_of(args, self.encoder)
+        command, words = words_of(args, self.encoder)
         await self.connect()
         assert self._link is not None
         with errors_of_redis():
-            await self._link.run(command.decode().upper(), words)
+            await self._link.run(command, words)
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Refuse: pipelines are no pub/sub."""
@@ -300,48 +273,19 @@ class PynotifyConnection(AbstractConnection):
         return reply if disable_decoding else decoded(reply, self.encoder.decode)
 
 
-class ConnectionPool(redis.asyncio.ConnectionPool):
+class ConnectionPool(SegmentPool, redis.asyncio.ConnectionPool):
     """Connections to a segment; the arguments are those of `Redis`."""
 
-    def __init__(self, segment: str = "default", **options: Any) -> None:
-        check_name(segment)
-        options.setdefault("connection_class", PynotifyConnection)
-        super().__init__(segment=segment, protocol=2, **options)
-
-    @classmethod
-    def from_url(cls, url: str, **options: Any) -> Self:
-        """A pool for `pynotify://SEGMENT`; as of `Redis.from_url`."""
-        segment, given = parse_url(url)
-        return cls(segment, **{**given, **options})
+    _kind = PynotifyConnection
 
 
-class Redis(redis.asyncio.Redis):
+class Redis(SegmentClient, redis.asyncio.Redis):  # type: ignore[misc]
     """redis.asyncio's client on a segment: `publish`, `pubsub()` and the commands of PUBSUB.
 
     The arguments are those of `pynotify.compat.redis.Redis`.
     """
 
-    def __init__(
-        self,
-        segment: str = "default",
-        *,
-        connection_pool: ConnectionPool | None = None,
-        segment_options: dict[str, Any] | None = None,
-        single_connection_client: bool = False,
-        **options: Any,
-    ) -> None:
-        own = connection_pool is None
-        pool = connection_pool or ConnectionPool(
-            segment, segment_options=segment_options, **options
-        )
-        super().__init__(connection_pool=pool, single_connection_client=single_connection_client)
-        self.auto_close_connection_pool = own
-
-    @classmethod
-    def from_url(cls, url: str, **options: Any) -> Redis:  # type: ignore[override]
-        """A client for `pynotify://SEGMENT`, with `?decode_responses=1` and the like."""
-        segment, given = parse_url(url)
-        return cls(segment, **{**given, **options})
+    _pool = ConnectionPool
 
 
 StrictRedis = Redis
