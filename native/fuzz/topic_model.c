@@ -6,12 +6,12 @@
 #include "topic/delivery.h"
 #include "fuzz.h"
 
-static struct tm_channel *channel_of(struct topic_model *m, const struct tm_delivery *d)
+struct tm_channel *tm_channel_of(struct topic_model *m, const struct tm_delivery *d)
 {
     return &m->topic[d->topic].channel[d->channel];
 }
 
-static bool is_ephemeral(int channel)
+bool tm_is_ephemeral(int channel)
 {
     return channel == TM_CHANNELS - 1;
 }
@@ -82,7 +82,7 @@ void tm_end(struct topic_model *m, int delivery)
         m->message[d->message].used = false;
 }
 
-static bool expired(const struct topic_model *m, const struct tm_delivery *d)
+bool tm_has_expired(const struct topic_model *m, const struct tm_delivery *d)
 {
     int64_t expires = m->message[d->message].expires;
     return expires != 0 && expires <= m->now;
@@ -96,7 +96,7 @@ static uint32_t firm(const struct topic_model *m, int message)
     uint32_t n = 0;
     for (int i = 0; i < TM_DELIVERIES; i++)
         n += m->delivery[i].kind != TM_NONE && m->delivery[i].message == message &&
-             !is_ephemeral(m->delivery[i].channel);
+             !tm_is_ephemeral(m->delivery[i].channel);
     return n;
 }
 
@@ -134,7 +134,7 @@ void tm_discard(struct topic_model *m, int message, bool count)
             if (count && m->delivery[i].channel == TM_OWN)
                 count_without(m, m->delivery[i].topic, 1);
             else
-                channel_of(m, &m->delivery[i])->dropped += count;
+                tm_channel_of(m, &m->delivery[i])->dropped += count;
             tm_end(m, i);
         }
 }
@@ -173,7 +173,7 @@ bool tm_only_ephemeral(const struct topic_model *m, int topic)
 {
     bool all = tm_channels_of(m, topic) != 0;
     for (int c = 0; c < TM_CHANNELS; c++)
-        all &= !m->topic[topic].channel[c].exists || is_ephemeral(c);
+        all &= !m->topic[topic].channel[c].exists || tm_is_ephemeral(c);
     return all;
 }
 
@@ -233,7 +233,7 @@ static int deliver(struct topic_model *m, int message, int topic, int channel, i
 static void begin_delivery(struct topic_model *m, int delivery)
 {
     m->delivery[delivery].kind = m->delivery[delivery].then;
-    channel_of(m, &m->delivery[delivery])->message_count++;
+    tm_channel_of(m, &m->delivery[delivery])->message_count++;
 }
 
 /* From when its delay and its time to live count. */
@@ -268,7 +268,7 @@ static bool goes_without(const struct topic_model *m, int topic, int channel)
     uint64_t max = m->topic[topic].max_depth, n = tm_count(m, topic, channel, TM_READY);
     n += tm_count(m, topic, channel, TM_DEFERRED) + tm_count(m, topic, channel, TM_IN_FLIGHT) +
          tm_count(m, topic, channel, TM_HELD) + tm_count(m, topic, channel, TM_STAGED);
-    return is_ephemeral(channel) && max != 0 && n >= max;
+    return tm_is_ephemeral(channel) && max != 0 && n >= max;
 }
 
 /* The i-th of them; -1: every channel goes without it. */
@@ -330,8 +330,7 @@ int tm_publish(struct topic_model *m, struct tm_publish *p)
     return rc;
 }
 
-/* Of those of that order or a later one. */
-static int first_ready(const struct topic_model *m, int topic, int channel, uint64_t from)
+int tm_first_ready(const struct topic_model *m, int topic, int channel, uint64_t from)
 {
     int first = -1;
     for (int i = 0; i < TM_DELIVERIES; i++)
@@ -346,9 +345,9 @@ void tm_pump(struct topic_model *m, int topic)
 {
     struct tm_topic *t = &m->topic[topic];
     for (int i; t->exists && !t->paused && tm_channels_of(m, topic) != 0 &&
-                (i = first_ready(m, topic, TM_OWN, 0)) >= 0;) {
+                (i = tm_first_ready(m, topic, TM_OWN, 0)) >= 0;) {
         struct tm_delivery *d = &m->delivery[i];
-        if (expired(m, d)) {
+        if (tm_has_expired(m, d)) {
             t->expired++;
             tm_end(m, i);
             continue;
@@ -400,10 +399,10 @@ void tm_back(struct topic_model *m, int delivery, bool head, int64_t due, uint32
     d->due = due;
     d->attempts = attempts;
     if (!head)
-        d->order = channel_of(m, d)->next_order++;
+        d->order = tm_channel_of(m, d)->next_order++;
 }
 
-static void dead_letter(struct topic_model *m, int delivery)
+void tm_dead_letter(struct topic_model *m, int delivery)
 {
     struct tm_delivery *d = &m->delivery[delivery];
     const struct tm_message *message = &m->message[d->message];
@@ -416,12 +415,11 @@ static void dead_letter(struct topic_model *m, int delivery)
     if (!m->topic[TM_DEAD_LETTERS].exists)
         tm_open_topic(m, TM_DEAD_LETTERS, PN_OVERFLOW_DISK, 0);
     FUZZ_CHECK(tm_publish(m, &p) == 0, "the topic for dead letters has a bound");
-    channel_of(m, d)->dead_lettered++;
+    tm_channel_of(m, d)->dead_lettered++;
     tm_end(m, delivery);
 }
 
-/* In flight no longer, without an answer. */
-static void come_back(struct topic_model *m, int delivery, bool head)
+void tm_come_back(struct topic_model *m, int delivery, bool head)
 {
     struct tm_delivery *d = &m->delivery[delivery];
     const struct tm_consumer *c = &m->consumer[d->consumer];
@@ -430,15 +428,14 @@ static void come_back(struct topic_model *m, int delivery, bool head)
     } else if (c->max_attempts == 0 || d->attempts < c->max_attempts) {
         tm_back(m, delivery, head, 0, d->attempts);
     } else if (c->dead_letter) {
-        dead_letter(m, delivery);
+        tm_dead_letter(m, delivery);
     } else {
-        channel_of(m, d)->dropped++;
+        tm_channel_of(m, d)->dropped++;
         tm_end(m, delivery);
     }
 }
 
-/* The first in flight with a consumer, or the last. */
-static int flying(const struct topic_model *m, int consumer, bool last)
+int tm_flying(const struct topic_model *m, int consumer, bool last)
 {
     int found = -1;
     for (int i = 0; i < TM_DELIVERIES; i++) {
@@ -487,7 +484,7 @@ static int next_due(const struct topic_model *m, int topic, int channel)
     return next;
 }
 
-static void put_off(struct topic_model *m, struct tm_delivery *d, int64_t due)
+void tm_put_off(struct topic_model *m, struct tm_delivery *d, int64_t due)
 {
     d->due = due;
     d->flight = ++m->flights;
@@ -499,21 +496,21 @@ void tm_time_out(struct topic_model *m, int delivery)
     const struct tm_consumer *c = &m->consumer[d->consumer];
     if (c->handed < d->number) { /* the program has not got it yet */
         if (c->alive + c->msg_timeout > m->now)
-            put_off(m, d, c->alive + c->msg_timeout);
+            tm_put_off(m, d, c->alive + c->msg_timeout);
         else
-            come_back(m, delivery, true);
+            tm_come_back(m, delivery, true);
         return;
     }
     m->consumer[d->consumer].timed_out++;
     m->topic[d->topic].channel[d->channel].timed_out++;
-    come_back(m, delivery, false);
+    tm_come_back(m, delivery, false);
 }
 
 void tm_tick(struct topic_model *m, int topic, int channel)
 {
     struct tm_channel *ch = &m->topic[topic].channel[channel];
     for (int i; (i = next_due(m, topic, channel)) >= 0;)
-        if (expired(m, &m->delivery[i])) {
+        if (tm_has_expired(m, &m->delivery[i])) {
             ch->expired++;
             tm_end(m, i);
         } else {
@@ -521,214 +518,6 @@ void tm_tick(struct topic_model *m, int topic, int channel)
         }
     int c = consumer_before(m, topic, channel, UINT64_MAX);
     for (; c >= 0; c = consumer_before(m, topic, channel, m->consumer[c].opened))
-        for (int i; (i = flying(m, c, false)) >= 0 && m->delivery[i].due <= m->now;)
+        for (int i; (i = tm_flying(m, c, false)) >= 0 && m->delivery[i].due <= m->now;)
             tm_time_out(m, i);
-}
-
-/* ---- consuming ------------------------------------------------------------------------------- */
-
-static uint32_t in_flight(const struct topic_model *m, int consumer)
-{
-    uint32_t n = 0;
-    for (int i = 0; i < TM_DELIVERIES; i++)
-        n += m->delivery[i].kind == TM_IN_FLIGHT && m->delivery[i].consumer == consumer;
-    return n;
-}
-
-static bool samples(const struct tm_consumer *c, uint64_t id)
-{
-    return c->sample_rate == 0 || pn_is_sampled(id, c->key, c->sample_rate);
-}
-
-static bool anybody_samples(const struct topic_model *m, int topic, int channel, uint64_t id)
-{
-    for (int i = 0; i < TM_CONSUMERS; i++)
-        if (tm_is_member(&m->consumer[i], topic, channel) && samples(&m->consumer[i], id))
-            return true;
-    return false;
-}
-
-static int claim(struct topic_model *m, int consumer)
-{
-    uint64_t from = 0;
-    struct tm_consumer *c = &m->consumer[consumer];
-    struct tm_channel *ch = &m->topic[c->topic].channel[c->channel];
-    for (int i; !ch->paused && (i = first_ready(m, c->topic, c->channel, from)) >= 0;) {
-        struct tm_delivery *d = &m->delivery[i];
-        if (expired(m, d)) {
-            ch->expired++;
-            tm_end(m, i);
-            continue;
-        }
-        uint64_t id = m->message[d->message].id;
-        if (!samples(c, id)) { /* what no consumer samples is dropped */
-            from = d->order + 1;
-            if (anybody_samples(m, c->topic, c->channel, id))
-                continue;
-            ch->dropped++;
-            tm_end(m, i);
-            continue;
-        }
-        d->kind = TM_IN_FLIGHT;
-        d->attempts++;
-        d->consumer = consumer;
-        d->opened = c->opened;
-        d->claim = ++m->claims;
-        d->number = ++c->claims;
-        d->flight = ++m->flights;
-        d->delivered = m->now;
-        d->due = m->now + c->msg_timeout;
-        c->delivered++;
-        return i;
-    }
-    return -1;
-}
-
-static void fetch(struct topic_model *m, int consumer)
-{
-    struct tm_consumer *c = &m->consumer[consumer];
-    uint32_t ready = tm_count(m, c->topic, c->channel, TM_READY);
-    uint32_t sharers = tm_consumers(m, c->topic, c->channel);
-    uint32_t share = (ready + sharers - 1) / sharers;
-    c->nahead = c->at = 0;
-    c->fetched_at = c->alive = m->now;
-    while (c->nahead < TM_AHEAD && c->nahead < share && in_flight(m, consumer) < c->level) {
-        int i = claim(m, consumer);
-        if (i < 0)
-            return;
-        c->ahead[c->nahead].delivery = i;
-        c->ahead[c->nahead++].claim = m->delivery[i].claim;
-    }
-}
-
-static int next_ahead(struct topic_model *m, int consumer)
-{
-    struct tm_consumer *c = &m->consumer[consumer];
-    while (c->at < c->nahead) {
-        int i = c->ahead[c->at].delivery;
-        bool ours =
-            m->delivery[i].kind == TM_IN_FLIGHT && m->delivery[i].claim == c->ahead[c->at].claim;
-        if (m->now - c->fetched_at > c->msg_timeout / 64) {
-            if (!c->attached)
-                return -2;
-            if (ours) {
-                m->delivery[i].delivered = c->alive = m->now;
-                put_off(m, &m->delivery[i], m->now + c->msg_timeout);
-            }
-            tm_refill(m);
-        }
-        bool late = ours && expired(m, &m->delivery[i]);
-        if (late) {
-            tm_back(m, i, true, 0, m->delivery[i].attempts - 1);
-            tm_tick(m, c->topic, c->channel);
-            tm_refill(m);
-        }
-        c->at++;
-        c->handed++;
-        if (ours && !late)
-            return i;
-    }
-    return -1;
-}
-
-/* What was fetched and not handed over goes back. */
-static void give_back_ahead(struct topic_model *m, int consumer)
-{
-    struct tm_consumer *c = &m->consumer[consumer];
-    while (c->nahead > c->at) {
-        int i = c->ahead[--c->nahead].delivery;
-        if (m->delivery[i].kind == TM_IN_FLIGHT &&
-            m->delivery[i].claim == c->ahead[c->nahead].claim)
-            come_back(m, i, true);
-    }
-    c->handed = c->claims;
-}
-
-int tm_get(struct topic_model *m, int consumer)
-{
-    struct tm_consumer *c = &m->consumer[consumer];
-    if (c->attached && m->topic[c->topic].channel[c->channel].paused)
-        give_back_ahead(m, consumer);
-    int i = next_ahead(m, consumer);
-    if (i != -1)
-        return i;
-    if (!c->attached)
-        return -2;
-    tm_pump(m, c->topic);
-    tm_tick(m, c->topic, c->channel);
-    fetch(m, consumer);
-    return next_ahead(m, consumer);
-}
-
-int tm_find(const struct topic_model *m, uint64_t id, int topic, int channel, uint64_t claim,
-            int *error)
-{
-    *error = -PN_ENOTINFLIGHT;
-    for (int i = 0; i < TM_DELIVERIES; i++) {
-        const struct tm_delivery *d = &m->delivery[i];
-        bool flies = d->kind == TM_IN_FLIGHT || (d->kind == TM_HELD && !d->emptied);
-        if (!flies || d->topic != topic || d->channel != channel || m->message[d->message].id != id)
-            continue;
-        if (d->claim == claim)
-            return d->kind == TM_IN_FLIGHT ? i : -1;
-        *error = -PN_ENOTOWNER;
-    }
-    return -1;
-}
-
-void tm_answer(struct topic_model *m, int delivery, int answer, int64_t delay)
-{
-    struct tm_delivery *d = &m->delivery[delivery];
-    struct tm_consumer *c = &m->consumer[d->consumer];
-    struct tm_channel *ch = channel_of(m, d);
-    bool last = c->max_attempts != 0 && d->attempts >= c->max_attempts;
-    if (answer == PN_ANSWER_TOUCH) {
-        int64_t limit = d->delivered + c->max_msg_timeout;
-        d->due = m->now + c->msg_timeout < limit ? m->now + c->msg_timeout : limit;
-        d->flight = ++m->flights;
-        return;
-    }
-    if (answer == PN_ANSWER_FINISH) {
-        c->finished++;
-        ch->finished++;
-        tm_end(m, delivery);
-    } else if (answer == PN_ANSWER_RELEASE) {
-        tm_back(m, delivery, true, 0, d->attempts - 1);
-    } else {
-        c->requeued += answer == PN_ANSWER_REQUEUE;
-        ch->requeued += answer == PN_ANSWER_REQUEUE;
-        if (answer == PN_ANSWER_REQUEUE && !last) {
-            tm_back(m, delivery, false, delay > 0 ? m->now + delay : 0, d->attempts);
-        } else if (c->dead_letter) {
-            dead_letter(m, delivery);
-        } else {
-            ch->dropped++;
-            tm_end(m, delivery);
-        }
-    }
-}
-
-void tm_level(struct topic_model *m, int consumer, int level)
-{
-    struct tm_consumer *c = &m->consumer[consumer];
-    c->level =
-        level < 0 || (uint32_t) level > c->max_in_flight ? c->max_in_flight : (uint32_t) level;
-    if (c->level == 0)
-        give_back_ahead(m, consumer);
-}
-
-void tm_open_consumer(struct topic_model *m, int consumer)
-{
-    m->consumer[consumer].open = m->consumer[consumer].attached = true;
-    m->consumer[consumer].opened = ++m->opened;
-}
-
-void tm_close_consumer(struct topic_model *m, int consumer)
-{
-    struct tm_consumer *c = &m->consumer[consumer];
-    for (int i; c->attached && (i = flying(m, consumer, true)) >= 0;)
-        come_back(m, i, true);
-    c->open = false;
-    if (c->attached && is_ephemeral(c->channel) && tm_consumers(m, c->topic, c->channel) == 0)
-        tm_delete_channel(m, c->topic, c->channel);
 }

@@ -166,6 +166,7 @@ void tm_tick(struct topic_model *m, int topic, int channel);
 void tm_time_out(struct topic_model *m, int delivery);
 bool tm_cancel(struct topic_model *m, int topic, uint64_t id);
 
+/* Consumers (topic_consumer_model.c). */
 /* Index of the delivery that it gets, -1: nothing, -2: the channel was deleted. */
 int tm_get(struct topic_model *m, int consumer);
 /* The delivery of a claim if it is in flight with it; else the error in *error. */
@@ -195,6 +196,19 @@ void tm_end(struct topic_model *m, int delivery);
 void tm_back(struct topic_model *m, int delivery, bool head, int64_t due, uint32_t attempts);
 int tm_find_deferred(const struct topic_model *m, int topic, uint64_t id);
 void tm_discard(struct topic_model *m, int message, bool count);
+
+/* Pieces for consumers. */
+struct tm_channel *tm_channel_of(struct topic_model *m, const struct tm_delivery *d);
+bool tm_is_ephemeral(int channel);
+bool tm_has_expired(const struct topic_model *m, const struct tm_delivery *d);
+/* Of those of that order or a later one; -1: none. */
+int tm_first_ready(const struct topic_model *m, int topic, int channel, uint64_t from);
+void tm_put_off(struct topic_model *m, struct tm_delivery *d, int64_t due);
+/* In flight no longer, without an answer. */
+void tm_come_back(struct topic_model *m, int delivery, bool head);
+void tm_dead_letter(struct topic_model *m, int delivery);
+/* The first in flight with a consumer, or the last; -1: none. */
+int tm_flying(const struct topic_model *m, int consumer, bool last);
 
 /* What is on disk (topic_disk_model.c). */
 bool tm_may_spill(const struct topic_model *m, int topic);

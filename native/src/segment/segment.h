@@ -138,7 +138,7 @@ struct pn_segment_hooks {
     bool (*slot_freed)(struct pn_segment *, uint32_t slot);
     /* consumers that were notified so long ago and have not come; the lock is not held */
     void (*signal_owed)(struct pn_segment *, int64_t min_age_ns);
-    /* a signal has come for the connection: consume.c.  Async-signal-safe */
+    /* a signal has come for the connection: consumer_latch.c.  Async-signal-safe */
     void (*consumers_woken)(struct pn_conn *, bool all);
     /* the program has closed descriptors: are those of the connection's consumers ours still?
      * Process lock held */

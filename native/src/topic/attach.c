@@ -288,7 +288,7 @@ struct pn_consumer pn_consumer_that_is_closed = {.conn = &pn_conn_that_is_closed
 void pn_consume_interrupt(struct pn_consumer *c)
 {
     pn_store_release(&c->closing, 1);
-    pn_consume_set_latch(c);
+    pn_consumer_latch_set(c);
 }
 
 /* The last of what made the connection sleep here: watchers whose walk ends at us are told. */

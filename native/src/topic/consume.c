@@ -32,7 +32,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -71,94 +70,6 @@ struct pn_conn *pn_consume_conn(const struct pn_consumer *consumer)
 pn_ref pn_consume_ref(const struct pn_consumer *consumer)
 {
     return pn_ref_make(consumer->ci, consumer->generation);
-}
-
-/* ---- the latch ------------------------------------------------------------------------------- */
-
-void pn_consume_set_latch(struct pn_consumer *c)
-{
-    const uint64_t one = 1;
-    int fd = pn_load_acquire(&c->efd);
-    if (pn_is_anonymous(fd) && write(fd, &one, sizeof one) < 0)
-        return; /* EAGAIN: the counter is full, so it is readable */
-}
-
-static void drain_latch(struct pn_consumer *c)
-{
-    uint64_t count;
-    int fd = pn_load_relaxed(&c->efd);
-    if (pn_is_anonymous(fd) && read(fd, &count, sizeof count) < 0)
-        return; /* it was not set */
-}
-
-static int open_latch(struct pn_consumer *c)
-{
-    if (pn_load_relaxed(&c->efd) >= 0)
-        return 0;
-    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0)
-        return pn_fail(errno, "could not create an eventfd: %s", strerror(errno));
-    pn_store_release(&c->efd, fd);
-    return 0;
-}
-
-static bool fd_is_intact(const struct pn_consumer *c)
-{
-    return pn_load_acquire(&c->has_fd) == 0 ||
-           (pn_is_kind(c->epfd, PN_KIND_EPOLL) && pn_is_kind(c->tfd, PN_KIND_TIMERFD));
-}
-
-bool pn_consumers_intact(struct pn_conn *conn)
-{
-    bool intact = true;
-    struct pn_consumer *c = pn_load_acquire(&conn->consumers);
-    for (; c != NULL; c = pn_load_acquire(&c->next)) {
-        if (!fd_is_intact(c))
-            pn_store_release(&c->fd_lost, 1);
-        intact = intact && pn_latch_is_intact(conn, &c->efd, &c->sleep_set);
-    }
-    return intact;
-}
-
-void pn_consumers_forget(struct pn_conn *conn)
-{
-    struct pn_consumer *c = pn_load_acquire(&conn->consumers);
-    for (; c != NULL; c = pn_load_acquire(&c->next)) {
-        if (pn_load_acquire(&c->has_fd) != 0)
-            pn_store_release(&c->fd_lost, 1);
-        pn_store_release(&c->efd, -1);
-        pn_store_release(&c->sleep_set.fd, -1);
-    }
-}
-
-bool pn_consumers_watch(struct pn_conn *conn, int watched)
-{
-    bool found = false;
-    struct pn_consumer *c = pn_load_acquire(&conn->consumers);
-    for (; c != NULL && !found; c = pn_load_acquire(&c->next))
-        found = pn_latch_watches(&c->sleep_set, watched) ||
-                (pn_load_acquire(&c->has_fd) != 0 && pn_is_in_set(c->epfd, watched, 0));
-    return found;
-}
-
-static int check_fd(const struct pn_consumer *c)
-{
-    if (pn_load_relaxed(&c->fd_lost) == 0)
-        return 0;
-    return pn_fail(EBADF, "could not wait: the program has closed the descriptor that fileno() "
-                          "had given to it\n"
-                          "Close the consumer and make another one.");
-}
-
-void pn_consumers_woken(struct pn_conn *conn, bool all)
-{
-    struct pn_consumer *c = pn_load_acquire(&conn->consumers);
-    for (; c != NULL; c = pn_load_acquire(&c->next)) {
-        if (!all && pn_load_acquire(&c->me->wait) != PN_CONSUMER_NOTIFIED)
-            continue;
-        if (pn_load_relaxed(&c->has_fd) != 0 || !pn_latch_interrupt(conn, c, PN_FD_SIGNALLED))
-            pn_consume_set_latch(c);
-    }
 }
 
 /* ---- what is ahead --------------------------------------------------------------------------- */
@@ -482,7 +393,7 @@ static int closed(void)
 static int look_for_lost(const struct pn_consumer *c)
 {
     pn_lost_look();
-    return check_fd(c);
+    return pn_consumer_check_fd(c);
 }
 
 static int block(struct pn_consumer *c, int64_t until)
@@ -552,14 +463,14 @@ static int get_slowly(struct pn_consumer *c, int64_t timeout_ns, pn_message_out 
         if (rc == 0 && pn_load_acquire(&c->closing) != 0)
             rc = closed();
         if (rc == 0 && !over)
-            rc = check_fd(c);
+            rc = pn_consumer_check_fd(c);
         if (rc == 0 && !over)
-            rc = open_latch(c);
+            rc = pn_consumer_latch_open(c);
         if (rc != 0)
             return rc;
         if (!over || has_fd) {
             pn_watch_arm(c->conn);
-            drain_latch(c);
+            pn_consumer_latch_drain(c);
         }
         pn_procsignal_pass_on_posted(c->conn->seg);
         if (has_fd) {
@@ -642,7 +553,7 @@ int pn_consume_get(struct pn_consumer *c, int64_t timeout_ns, pn_message_out *ou
     if (rc == 1 && __builtin_expect(c->conn->log != NULL, 0))
         log_delivery(c, out);
     if (rc == 1 && pn_load_relaxed(&c->has_fd) != 0)
-        pn_consume_set_latch(c); /* there may be more */
+        pn_consumer_latch_set(c); /* there may be more */
     pthread_mutex_unlock(&c->mutex);
     return rc;
 }
@@ -697,7 +608,7 @@ static int make_descriptor(struct pn_consumer *c)
     c->tfd = tfd;
     join_watch(c);
     pn_store_release(&c->has_fd, 1);
-    pn_consume_set_latch(c); /* no look has been made yet */
+    pn_consumer_latch_set(c); /* no look has been made yet */
     return 0;
 }
 
@@ -707,9 +618,9 @@ int pn_consume_fileno(struct pn_consumer *c)
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&c->mutex);
-    rc = check_fd(c);
+    rc = pn_consumer_check_fd(c);
     if (rc == 0)
-        rc = open_latch(c);
+        rc = pn_consumer_latch_open(c);
     if (rc == 0 && c->epfd < 0)
         rc = make_descriptor(c);
     pthread_mutex_unlock(&c->mutex);

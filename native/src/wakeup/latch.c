@@ -19,7 +19,7 @@
  *    readable the kernel wakes one thread, which on its way out wakes the next if it still is.
  *    The thread that drains the latch sees to it that it is set again if there is something for
  *    others (receive.c).
- * 6. A consumer of a topic sleeps in the same way, on a latch of its own (consume.c).
+ * 6. A consumer of a topic sleeps in the same way, on a latch of its own (consumer_latch.c).
  *    A connection of a group has the group's (group.c), and no thread that waits.
  * 7. Nothing of this is in shared memory.  A process that is killed in here leaves nothing but
  *    `owed`.

@@ -6,6 +6,7 @@
 #define PN_TEST_LATLOG_VIEW_H
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,10 +25,10 @@ static char base[64];
 
 #define CHECK(cond) check((cond), #cond, __LINE__)
 
-static bool check(bool ok, const char *what, int line)
+static inline bool check(bool ok, const char *what, int line)
 {
     if (!ok) {
-        fprintf(stderr, "test_latlog:%d: failed: %s\n", line, what);
+        fprintf(stderr, "%s:%d: failed: %s\n", program_invocation_short_name, line, what);
         failures++;
     }
     return ok;
@@ -39,7 +40,7 @@ struct view {
     char name[256];
 };
 
-static struct pn_latrec view_record(const struct view *v, uint64_t i)
+static inline struct pn_latrec view_record(const struct view *v, uint64_t i)
 {
     struct pn_latrec r;
 
@@ -47,13 +48,13 @@ static struct pn_latrec view_record(const struct view *v, uint64_t i)
     return r;
 }
 
-static bool record_ok(const struct pn_latrec *rec)
+static inline bool record_ok(const struct pn_latrec *rec)
 {
     return pn_crc32c_portable(0, rec, PN_LATLOG_RECORD - 4) == rec->aux >> 32;
 }
 
 /* Maps every log file of `dir`, in the order of their parts. */
-static int views_open(const char *dir, struct view *views, int max)
+static inline int views_open(const char *dir, struct view *views, int max)
 {
     DIR *d = opendir(dir);
     struct dirent *e;
@@ -95,7 +96,7 @@ static int views_open(const char *dir, struct view *views, int max)
     return n;
 }
 
-static void views_close(const char *dir, struct view *views, int n)
+static inline void views_close(const char *dir, struct view *views, int n)
 {
     char path[512];
 
@@ -107,13 +108,13 @@ static void views_close(const char *dir, struct view *views, int n)
     rmdir(dir);
 }
 
-static bool has_time_namespaces(void)
+static inline bool has_time_namespaces(void)
 {
     return access("/proc/self/ns/time", F_OK) == 0;
 }
 
 /* The number of a word of a header, whose CRC has to match. */
-static uint32_t number(uint64_t word, uint32_t crc)
+static inline uint32_t number(uint64_t word, uint32_t crc)
 {
     uint32_t low = (uint32_t) word;
 
@@ -121,24 +122,24 @@ static uint32_t number(uint64_t word, uint32_t crc)
     return low;
 }
 
-static uint64_t committed(const struct pn_latlog_header *h)
+static inline uint64_t committed(const struct pn_latlog_header *h)
 {
     return number(atomic_load(&h->state), h->header_crc) & PN_LATLOG_COUNT;
 }
 
 /* PN_LATLOG_CLOSED, PN_LATLOG_ROTATED, 0. */
-static uint32_t end_of(const struct pn_latlog_header *h)
+static inline uint32_t end_of(const struct pn_latlog_header *h)
 {
     return number(atomic_load(&h->state), h->header_crc) & ~PN_LATLOG_COUNT;
 }
 
-static uint64_t dropped_of(const struct pn_latlog_header *h)
+static inline uint64_t dropped_of(const struct pn_latlog_header *h)
 {
     return number(atomic_load(&h->dropped), ~h->header_crc);
 }
 
 /* Those that are used are whole, also after a death, but for one that was being written. */
-static void check_anchors(const struct pn_latlog_header *h)
+static inline void check_anchors(const struct pn_latlog_header *h)
 {
     static const struct pn_latlog_anchor unused;
     int written = 0;
@@ -155,7 +156,7 @@ static void check_anchors(const struct pn_latlog_header *h)
     CHECK(h->anchors[0].monotonic_ns > 0 && h->anchors[0].realtime_ns > 0);
 }
 
-static void check_header(const struct view *v)
+static inline void check_header(const struct view *v)
 {
     const struct pn_latlog_header *h = v->h;
     char expected[256];
@@ -177,7 +178,7 @@ static void check_header(const struct view *v)
 
 /* Checks all records of a file; returns how many are of `kind`, whose chan_seq must go up by 1
  * from *next, and checks that every channel is defined before its first use. */
-static uint64_t check_records(const struct view *v, uint8_t kind, uint64_t *next)
+static inline uint64_t check_records(const struct view *v, uint8_t kind, uint64_t *next)
 {
     uint64_t n = committed(v->h), found = 0;
     bool defined[256] = {false};
