@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import tempfile
 from pathlib import Path
 
 from bench import (
@@ -20,7 +18,6 @@ from bench import (
     guest,
     idle,
     latency,
-    machine,
     native_programs,
     pubsub,
     startup,
@@ -28,8 +25,7 @@ from bench import (
     topics,
     websocket,
 )
-from bench.figures import Figure, line, markdown
-from bench.settings import Settings
+from bench.report import running
 
 _TOPICS = {
     module.TOPIC: module.run
@@ -59,39 +55,14 @@ def main() -> None:
     options = _parser().parse_args()
     # With on_full="block" the fill warning is what a sender that is ahead must expect.
     logging.getLogger("pynotify").setLevel(logging.ERROR)
-    figures: list[Figure] = []
-
-    def report(figure: Figure) -> None:
-        figures.append(figure)
-        print(line(figure), flush=True)
-
-    about = machine.describe()
-    load_before = machine.load()
-    print("machine:", ", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        settings = Settings(
-            directory=Path(directory),
-            report=report,
-            quick=options.quick,
-            postgres=options.postgres,
-            nsqd=options.nsqd,
-        )
+    with running(
+        options.json, quick=options.quick, postgres=options.postgres, nsqd=options.nsqd
+    ) as settings:
         if options.what == "native":
             native_programs.run(settings, native_programs.find(options.native_dir))
         else:
             for topic in options.only or _TOPICS:
                 _TOPICS[topic](settings)
-    load_after = machine.load()
-    print(f"\n{markdown(figures)}\n")
-    print(f"load average before {load_before:.2f}, after {load_after:.2f}")
-    if options.json:
-        document = {
-            "machine": about,
-            "load": [load_before, load_after],
-            "quick": options.quick,
-            "figures": [figure.json() for figure in figures],
-        }
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@
 
 The other one has its extension built (`python setup.py build_ext --inplace`).  Each
 pass is a process of its own, which measures its own CPU time, so that others on the machine change
-little; the two take turns.  A ratio is the other's time by ours, and is to be 0.95 at least.
+little; the two take turns.  A ratio is our time by the other's, and is to be 1.05 at most.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.figures import Spread
 from bench.pairs import alternate
+from bench.report import running
 
+TOPIC = "before"
 COMMAND = "python -m bench.before"
-_BAR = 0.95
+_BAR = 1.05
 _PAIRS = 9
 _MESSAGES = 20_000
 
@@ -193,25 +194,24 @@ def main() -> int:
     parser.add_argument("other", type=Path, help="a checkout whose extension is built")
     parser.add_argument("--quick", action="store_true", help="fewer messages and pairs")
     options = parser.parse_args()
-    messages = _MESSAGES // 10 if options.quick else _MESSAGES
-    ours, other = (
-        _Side(path.resolve(strict=True), messages)
-        for path in (Path(__file__).parents[1], options.other)
-    )
-    alternate([ours.run, other.run], 3 if options.quick else _PAIRS)
     slower = False
-    for name in ours.passes[0]:
-        if name not in other.passes[0]:
-            print(f"{name}: {Spread.of([each[name] for each in ours.passes[1:]]).text()} us")
-            continue
-        now, before = ([each[name] for each in side.passes[1:]] for side in (ours, other))
-        ratio = Spread.of([b / a for a, b in zip(now, before, strict=True)])
-        slower |= ratio.median < _BAR
-        print(
-            f"{name}: {Spread.of(now).text()} us, before {Spread.of(before).text()} us, "
-            f"ratio {ratio.text()}{'' if ratio.median >= _BAR else f', below {_BAR}'}",
-            flush=True,
+    with running(None, quick=options.quick) as settings:
+        ours, other = (
+            _Side(path.resolve(strict=True), settings.messages(_MESSAGES))
+            for path in (Path(__file__).parents[1], options.other)
         )
+        alternate([ours.run, other.run], settings.pairs(_PAIRS))
+        for name in ours.passes[0]:
+            now = [each[name] for each in ours.passes[1:]]
+            if name not in other.passes[0]:
+                settings.alone(TOPIC, name, "us", now, command=COMMAND)
+                continue
+            before = [each[name] for each in other.passes[1:]]
+            more = {"against": "the other checkout", "command": COMMAND}
+            figure = settings.compare(
+                TOPIC, name, "us", now, before, bar=_BAR, at_most=True, **more
+            )
+            slower |= not figure.passed
     return int(slower)
 
 

@@ -23,6 +23,11 @@ DISTRIBUTIONS = (
     "uvloop",
     "websockets",
     "psycopg",
+    "pyspark",
+    "pyarrow",
+    "crc32c",
+    "duckdb",
+    "polars",
 )
 
 

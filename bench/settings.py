@@ -36,16 +36,18 @@ class Settings:
         ours: Sequence[float],
         peer: Sequence[float],
         **more: Any,
-    ) -> None:
+    ) -> Figure:
         """The figure of alternating passes: `ours[i]` and `peer[i]` ran one after the other."""
         more["ratio"] = Spread.of([a / b for a, b in zip(ours, peer, strict=True)])
-        self.alone(topic, name, unit, ours, peer=Spread.of(peer), **more)
+        return self.alone(topic, name, unit, ours, peer=Spread.of(peer), **more)
 
-    def alone(self, topic: str, name: str, unit: str, ours: Sequence[float], **more: Any) -> None:
+    def alone(self, topic: str, name: str, unit: str, ours: Sequence[float], **more: Any) -> Figure:
         """Ours; `more` are attributes of `Figure`."""
         more.setdefault("repetitions", len(ours))
         more.setdefault("command", command(topic))
-        self.report(Figure(topic, name, unit, Spread.of(ours), **more))
+        figure = Figure(topic, name, unit, Spread.of(ours), **more)
+        self.report(figure)
+        return figure
 
     def scale(self, topic: str, name: str, unit: str, values: Sequence[float], peer: str) -> None:
         """A peer's alone."""

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.report import running
 from spark_jobs.logs import checksum
 from spark_jobs.logs.model import CHUNK_RECORDS
 from spark_jobs.logs.schema import RECORD, RECORD_BYTES, VERSIONS
@@ -39,8 +39,8 @@ def good(version: int) -> NDArray[np.void]:
     return records
 
 
-def cost(work: Callable[[], object]) -> float:
-    """ns of processor time a record, of a chunk of them; the median of some passes."""
+def cost(work: Callable[[], object]) -> list[float]:
+    """ns of processor time a record, of a chunk of them, in some passes."""
     began = time.process_time()
     work()
     calls = max(1, round(_PASS_S / max(time.process_time() - began, 1e-6)))
@@ -50,7 +50,7 @@ def cost(work: Callable[[], object]) -> float:
         for _ in range(calls):
             work()
         found.append((time.process_time() - began) / calls / CHUNK_RECORDS * 1e9)
-    return median(found)
+    return found
 
 
 def _copied(call: Callable[[bytes], int], raw: memoryview) -> int:
@@ -61,7 +61,7 @@ def _as_it_is(call: Callable[[memoryview], int], raw: memoryview) -> int:
     return call(raw)
 
 
-def figures() -> Iterator[tuple[str, float]]:
+def figures() -> Iterator[tuple[str, list[float]]]:
     """What, and ns a record."""
     for version in reversed(VERSIONS):
         records = good(version)
@@ -82,8 +82,9 @@ def figures() -> Iterator[tuple[str, float]]:
 
 
 def main() -> None:
-    for what, ns in figures():
-        print(f"{ns:8.2f} ns  {what}")
+    with running(None) as settings:
+        for what, ns in figures():
+            settings.alone("crc", what, "ns", ns, command="python -m bench.spark.crc")
 
 
 if __name__ == "__main__":

@@ -150,13 +150,7 @@ def _audit(verdict: Verdict) -> list[str]:
         "",
         "The audit: committed and handed by the parent's accounts, the rest by Spark from the logs",
         "",
-        *table(
-            [
-                head.replace("out_of_order", "order").replace("corrupted", "corrupt")
-                for head in heads
-            ],
-            rows,
-        ),
+        *table(heads, rows),
     ]
 
 

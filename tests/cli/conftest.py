@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,46 +17,35 @@ import pynotify
 from receiving import wait_until
 
 
-@pytest.fixture
-def start(new_name: Callable[[], str]) -> Iterator[Callable[..., Running]]:
-    """Starts commands; what is left of them is ended after the test, before its segments are."""
-    running: list[Running] = []
+def _starting(kind: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """What is left of them is ended after the test, before its segments are."""
+    running: list[Any] = []
 
-    def make(*words: str, **more: str) -> Running:
-        running.append(Running(*words, **more))
+    def make(*words: str, **more: str) -> Any:
+        running.append(kind(*words, **more))
         return running[-1]
 
     yield make
     for each in running:
         each.close()
+
+
+@pytest.fixture
+def start(new_name: Callable[[], str]) -> Iterator[Callable[..., Running]]:
+    """Starts commands."""
+    yield from _starting(Running)
 
 
 @pytest.fixture
 def guest(new_name: Callable[[], str]) -> Iterator[Callable[..., Guest]]:
     """Starts programs with a connection to a segment."""
-    running: list[Guest] = []
-
-    def make(segment: str, program: str, **more: str) -> Guest:
-        running.append(Guest(segment, program, **more))
-        return running[-1]
-
-    yield make
-    for each in running:
-        each.close()
+    yield from _starting(Guest)
 
 
 @pytest.fixture
 def terminal(new_name: Callable[[], str]) -> Iterator[Callable[..., Terminal]]:
-    """The same on a terminal."""
-    running: list[Terminal] = []
-
-    def make(*words: str, **more: str) -> Terminal:
-        running.append(Terminal(*words, **more))
-        return running[-1]
-
-    yield make
-    for each in running:
-        each.close()
+    """Starts commands on a terminal."""
+    yield from _starting(Terminal)
 
 
 @pytest.fixture

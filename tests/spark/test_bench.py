@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +14,12 @@ import numpy as np
 import pytest
 from logwriter import LogWriter, receives, sends
 
+from bench.figures import Figure, Spread
+from bench.settings import Settings
 from bench.spark import crc, floor
 from bench.spark import jobs as bench
 from bench.spark.cold import cost
-from bench.spark.processes import Clock, forget_peaks, peaks
+from bench.spark.processes import Clock, Peaks, forget_peaks, peaks
 from spark_jobs.logs.schema import Kind
 
 
@@ -99,13 +103,21 @@ def test_the_numpy_audit_finds_faults(tmp_path: Path) -> None:
     assert floor.latency_histograms(files) == 4 * 1000 - 2 + 1
 
 
-def test_ratios_and_verdicts() -> None:
-    base = bench.Figure("floor", 1000, cpu_s=1.0, wall_s=1.0)
-    figure = bench._compare(bench.Figure("job", 1000, cpu_s=4.0, wall_s=2.0), base, 0.25)
-    assert (figure.ratio_cpu, figure.verdict()) == (0.25, "PASS")
-    figure.bytes_per_record, figure.bar_bytes = 12.5, 12.0
-    assert figure.verdict() == "below"
-    assert base.verdict() == ""
+def test_ratios_are_to_the_floor_and_on_all_processors(tmp_path: Path) -> None:
+    figures: list[Figure] = []
+    none = Peaks(0, 0, 0)
+    base = bench.Passes("floor", 1000, [0.5, 1.0, 2.0], [1.0, 1.0, 1.0], none)
+    job = bench.Passes("job", 1000, [4.0, 5.0, 2.0], [2.0, 2.0, 2.0], none)
+    settings = Settings(tmp_path, figures.append)
+    bench.tell(settings, base)
+    bench.tell(settings, job, base, 0.25, 0.6)
+    alone, cpu, wall = figures
+    assert (alone.ours, alone.ratio, alone.passed) == (Spread(1000, 500, 2000), None, None)
+    assert cpu.ratio == Spread(0.25, 0.2, 0.5)
+    assert (cpu.against, cpu.passed) == ("floor", True)
+    assert wall.ratio is not None
+    assert wall.ratio.median == pytest.approx(0.5 / (os.cpu_count() or 1))
+    assert wall.passed is False
 
 
 @pytest.mark.spark
@@ -165,21 +177,26 @@ def test_a_small_run(
     monkeypatch.setattr(bench, "RUNS", 1)
     monkeypatch.setattr(bench, "WARM_UPS", 1)
     monkeypatch.setattr(bench, "TOLERANCE", 1e9)
-    status = bench.main(["--records", "200000", "--dir", str(tmp_path / "dir"), "--json"])
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert (status, report["status"]) == (0, "measured"), report
-    assert report["records"] >= 200_000
-    names = [figure["name"] for figure in report["figures"]]
-    assert {"numpy histogram", "latency from binary", "audit from binary"} <= set(names)
-    assert {"Parquet aggregate: latency from the archive", "the same counts in Spark SQL"} <= set(
-        names
-    )
-    assert all(figure["cpu_s"] > 0 for figure in report["figures"])
+    result = tmp_path / "bench.json"
+    words = ["--records", "200000", "--dir", str(tmp_path / "dir"), "--json", str(result)]
+    assert bench.main(words) == 0
+    figures = {row["name"]: row for row in json.loads(result.read_text())["figures"]}
+    assert {
+        "numpy histogram",
+        "latency from binary",
+        "audit from binary, on all processors",
+        "Parquet aggregate: latency from the archive",
+        "the same counts in Spark SQL",
+        "numpy histogram, afterwards",
+    } <= set(figures)
+    assert all(row["ours"]["median"] > 0 for row in figures.values())
     assert (tmp_path / "dir" / "logs-200000").is_dir()
-    first = {row["name"]: row for row in report["first_results"]}
+    first = [row for name, row in figures.items() if name.startswith("a first result: ")]
     assert len(first) == 12
-    assert all(row["cpu_s"] > 0 and row["records"] for row in first.values())
-    assert first["latency, 1 MB, spark"]["bar_cpu_s"] == 12
+    assert figures["a first result: latency, 1 MB, spark"]["bar"] == 12
+    printed = capsys.readouterr().out
+    assert "| spark: latency from binary | records/CPU-s |" in printed
+    assert "the floor moved by" in printed
 
 
 def test_ways_to_check_crcs_are_compared(
@@ -188,11 +205,13 @@ def test_ways_to_check_crcs_are_compared(
     monkeypatch.setattr(crc, "_PASSES", 1)
     monkeypatch.setattr(crc, "_PASS_S", 0.001)
     crc.main()
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.partition(" ns  ")[2] for line in lines[:4]] == [
+    figures = re.findall(
+        r"^crc: (.*)\n    pynotify: (\S+) \[.*\] ns$", capsys.readouterr().out, re.M
+    )
+    assert [name for name, _ in figures[:4]] == [
         "a run of version 2, by one call",
         "a run of version 1, by one call",
         "each record, by a call",
         "each record, by numpy's tables",
     ]
-    assert all(float(line.split()[0]) > 0 for line in lines)
+    assert all(float(ns.replace(",", "")) > 0 for _, ns in figures)
