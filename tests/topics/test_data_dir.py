@@ -207,6 +207,21 @@ def test_damage_to_a_log_is_told(
     assert any(f.level is Level.PROBLEM and "could not be read" in f.text for f in findings)
 
 
+def test_a_log_that_has_lost_its_beginning_is_damaged(host: Host, tmp_path: Path) -> None:
+    """With the marks in the file's head, which say how many records there were."""
+    topic = host.topic()
+    for i in range(10):
+        topic.publish(b"message %d " % i * 20)
+    _end(host)
+    file = _log_file(host, tmp_path)
+    content = file.read_bytes()
+    middle = content.index(b"message 4")
+    file.write_bytes(bytes(middle) + content[middle:])
+    stats = host.topic().stats()
+    assert stats.unfinished == 0
+    assert stats.corrupt > 0
+
+
 @pytest.mark.parametrize("name", [b"unmistakable-topic", b"unmistakable-channel"])
 def test_a_damaged_name_is_had_again(host: Host, tmp_path: Path, name: bytes) -> None:
     """Wherever it stands in the log, each time one."""
