@@ -7,7 +7,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import Self
+    from typing import Any, Self
 
 
 def is_inside_a_call(of: tuple[str, ...] = ("pynotify", "psycopg")) -> bool:
@@ -29,7 +29,23 @@ def _is_of(frame: FrameType, packages: tuple[str, ...]) -> bool:
     return f"{frame.f_globals.get('__name__')}.".startswith(tuple(f"{each}." for each in packages))
 
 
-class ClosedByWith:
+class NotCopied:
+    """An object that is closed: a copy of it that is dropped would close the original."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"cannot copy or pickle {_with_article(type(self).__name__)}: it is open in this "
+            "process\nMake another one; an Engine can be pickled, and connects over there."
+        )
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+class ClosedByWith(NotCopied):
     """`with` closes the object."""
 
     __slots__ = ()
@@ -50,7 +66,7 @@ class ClosedByWith:
         self.close()
 
 
-class ClosedByAsyncWith:
+class ClosedByAsyncWith(NotCopied):
     """`async with` closes the object."""
 
     __slots__ = ()

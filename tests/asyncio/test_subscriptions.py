@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import logging
 from collections.abc import Callable
@@ -54,6 +55,17 @@ class TestOpening:
         await conn.notify("a", "1")
         assert await texts(sub, 1) == ["1"]
         await sub.close()
+        await sub.close()
+
+    async def test_there_are_no_copies(self, kind: str, aconnect: AsyncConnections) -> None:
+        conn = await aconnect()
+        sub = await conn.subscribe("a")
+        for each, name in ((sub, "an AsyncSubscription"), (conn, "an AsyncConnection")):
+            with pytest.raises(TypeError, match=f"cannot copy or pickle {name}:"):
+                copy.copy(each)
+        gc.collect()
+        await conn.notify("a", "1")
+        assert await texts(sub, 1) == ["1"]
         await sub.close()
 
     async def test_not_before(self, aconnect: AsyncConnections) -> None:

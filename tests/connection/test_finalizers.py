@@ -7,8 +7,10 @@ Ctrl-C would be lost, and the rest of the work not done.
 from __future__ import annotations
 
 import _thread
+import copy
 import gc
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -26,6 +28,7 @@ from pynotify._descriptor import Descriptor
 from pynotify._finalizing import OwnDescriptor, WeakKeyDictionary, WeakSet, WeakValueDictionary
 from pynotify._hot import finalizer
 from pynotify.pubsub import _memory
+from receiving import PATIENCE
 from sessions import Connect
 
 
@@ -64,6 +67,22 @@ def test_subscription(conn: pynotify.Connection, connect: Connect) -> None:
     dropped(make, lambda: None if inboxes[-1].closed else pytest.fail("it is kept"), least=1)
     connect().notify("s", "x")
     assert conn.poll() == []
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_there_are_no_copies(
+    conn: pynotify.Connection, duplicate: Callable[[object], object]
+) -> None:
+    """Whose end would be the original's: a subscription got nothing any more."""
+    sub, pubsub = conn.subscribe("s"), pynotify.PubSub(conn)
+    with conn.topic("t").channel("c").consumer() as consumer:
+        for each in (conn, sub, pubsub, consumer):
+            with pytest.raises(TypeError, match="cannot copy or pickle a "):
+                duplicate(each)
+    gc.collect()
+    conn.notify("s", "x")
+    assert sub.next(PATIENCE).payload == "x"
+    pubsub.close()
 
 
 def test_pubsub(conn: pynotify.Connection) -> None:

@@ -204,6 +204,21 @@ def test_damage_to_a_log_is_told(
     assert any(f.level is Level.PROBLEM and "could not be read" in f.text for f in findings)
 
 
+def test_a_log_that_has_lost_its_beginning_is_damaged(host: Host, tmp_path: Path) -> None:
+    """With the marks in the file's head, which say how many records there were."""
+    topic = host.topic()
+    for i in range(10):
+        topic.publish(b"message %d " % i * 20)
+    _end(host)
+    file = _log_file(host, tmp_path)
+    content = file.read_bytes()
+    middle = content.index(b"message 4")
+    file.write_bytes(bytes(middle) + content[middle:])
+    stats = host.topic().stats()
+    assert stats.unfinished == 0
+    assert stats.corrupt > 0
+
+
 @pytest.mark.parametrize("name", [b"unmistakable-topic", b"unmistakable-channel"])
 def test_a_damaged_name_is_had_again(host: Host, tmp_path: Path, name: bytes) -> None:
     """Wherever it stands in the log, each time one."""
@@ -284,3 +299,57 @@ def test_a_log_that_was_removed_is_written_again(
     conn = host.connect()
     assert conn.topic("t").channel("c").stats().depth == 101
     conn.close()
+
+
+@pytest.mark.parametrize("what", ["moved", "copied", "cut"])
+def test_a_log_that_was_replaced_is_written_again(
+    host: Host, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By an administrator, under the running system: what was written to the old file is gone."""
+    conn = host.connect()
+    topic = conn.topic("t", durable=True, fsync="always")
+    topic.channel("c")
+    topic.publish_many([b"before %d" % i for i in range(100)])
+    directory, aside = tmp_path / host.name, tmp_path / "aside"
+    if what == "cut":
+        for file in directory.glob("log.*"):
+            os.truncate(file, 0)
+    else:
+        directory.rename(aside)
+    if what == "copied":
+        shutil.copytree(aside, directory)
+    published = 100
+
+    def told() -> bool:
+        nonlocal published
+        published += topic.publish(b"after") != ""
+        conn.notify("anything")  # a commit tells what there is to be told
+        return "was written again from memory" in caplog.text
+
+    wait_until(told, "the log was written again")
+    assert (directory / "lock").exists()
+    host.remove()
+    conn = host.connect()
+    assert conn.topic("t").channel("c").stats().depth == published
+    conn.close()
+
+
+def test_a_log_that_was_replaced_by_anothers_is_not_written(host: Host, tmp_path: Path) -> None:
+    """The lock in the directory that was moved away says nothing of this one."""
+    topic = host.topic()
+    topic.channel("c")
+    topic.publish(b"ours")
+    (tmp_path / host.name).rename(tmp_path / "aside")
+    host.move("", ".here")
+    theirs = host.topic()
+    theirs.publish(b"theirs")
+
+    def refused() -> bool:
+        try:
+            topic.publish(b"ours again")
+        except pynotify.DataDirInUse:
+            return True
+        return False
+
+    wait_until(refused, "the directory is another segment's")
+    assert depth(theirs) == 1

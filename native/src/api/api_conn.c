@@ -60,8 +60,9 @@ PN_API int pn_conn_notice(pn_conn *conn, char *buf, size_t cap)
     if (cap > 0 && pn_exchange(&conn->seg->log_gone, 0) != 0) {
         n = snprintf(buf, cap,
                      "files of the log of durable topics in %s/%s were removed under the running "
-                     "system; it was written again from memory\n"
-                     "Nothing is lost.  Keep whatever cleans up there away from it.",
+                     "system, or replaced, or cut short; it was written again from memory\n"
+                     "Nothing is lost that was in memory; TopicStats.corrupt counts what was only "
+                     "on disk.  Keep whatever cleans up there away from it.",
                      conn->seg->data_dir, conn->seg->name);
         return n < (int) cap ? n : (int) cap - 1;
     }

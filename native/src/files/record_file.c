@@ -96,7 +96,7 @@ void pn_recfile_close(struct pn_recfile *file)
 
 static void take_file(struct pn_recfile *file, int fd, uint64_t number, const struct stat *st)
 {
-    *file = (struct pn_recfile) {fd, number, st->st_dev, st->st_ino};
+    *file = (struct pn_recfile) {.fd = fd, .number = number, .dev = st->st_dev, .ino = st->st_ino};
 }
 
 /* The file of that number, open and not removed since. */
@@ -251,6 +251,7 @@ int pn_recfile_append(const struct pn_data_dir *dir, struct pn_recfile *file, ui
         return rc;
     if ((uint64_t) st.st_size > at && ftruncate(file->fd, (off_t) at) != 0)
         return pn_data_dir_failed(dir, number, "cut", errno);
+    file->cut = file->cut || ((uint64_t) st.st_size < at && at > PN_RECFILE_START);
     PN_CRASH("recfile:cut");
     w.fd = file->fd;
     w.rc = w.n = 0;

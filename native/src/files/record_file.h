@@ -30,6 +30,7 @@
 struct pn_recfile {
     int fd; /* -1: none */
     uint64_t number, dev, ino;
+    bool cut; /* what it had below the place of an append was not there: not by this module */
 };
 
 struct pn_record_in {

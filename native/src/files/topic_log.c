@@ -251,6 +251,7 @@ bool pn_topiclog_is_gone(struct pn_topiclog *log, struct pn_topiclog_files *file
 {
     const struct pn_diskqueue_state *now = pn_diskqueue_now(&log->queue);
     const struct pn_data_dir *dir = &files->queue.dir;
+    const struct pn_recfile *writer = &files->queue.writer;
     char path[sizeof dir->path + sizeof dir->prefix + 20];
     struct stat st;
     follow(log, files);
@@ -260,7 +261,13 @@ bool pn_topiclog_is_gone(struct pn_topiclog *log, struct pn_topiclog_files *file
         if (stat(path, &st) != 0)
             return errno == ENOENT;
     }
-    return false;
+    if (now->write_at == 0)
+        return false;
+    /* `st` is of the last one. A copy may have its name by now, and writes go to what was moved. */
+    if (writer->fd < 0 || writer->number != now->write_file)
+        return (uint64_t) st.st_size < now->write_at;
+    return (uint64_t) st.st_size < now->write_at || writer->cut || writer->dev != st.st_dev ||
+           writer->ino != st.st_ino;
 }
 
 int pn_topiclog_append_ends(struct pn_topiclog *log, struct pn_topiclog_files *files,

@@ -184,7 +184,7 @@ int pn_topiclog_start(struct pn_topiclog *log, struct pn_topiclog_files *files, 
 int pn_topiclog_append(struct pn_topiclog *log, struct pn_topiclog_files *files,
                        const struct pn_record_in *records, size_t n, uint64_t *seq);
 
-/* Was a file that counts removed? */
+/* Was a file that counts removed, or the last one replaced, or cut short? */
 bool pn_topiclog_is_gone(struct pn_topiclog *log, struct pn_topiclog_files *files);
 /* Records that end what is there, for which there is room (`owed`). */
 int pn_topiclog_append_ends(struct pn_topiclog *log, struct pn_topiclog_files *files,

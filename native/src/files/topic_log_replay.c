@@ -98,6 +98,7 @@ static int read_file(struct pn_topiclog_reading *r, uint64_t end, uint64_t *seq)
 {
     struct pn_record_out record;
     uint64_t at = PN_RECFILE_START, last = at;
+    bool found = false;
     int rc;
     while ((rc = pn_recfile_next(&r->files->queue.dir, &r->files->queue.reader, r->m.file, at, end,
                                  &record)) != PN_RECFILE_END) {
@@ -106,9 +107,15 @@ static int read_file(struct pn_topiclog_reading *r, uint64_t end, uint64_t *seq)
         if (rc < 0)
             return rc == -ENOENT ? 0 : rc;
         at = record.next;
-        if (rc == PN_RECFILE_SEARCH || record.seq < *seq)
+        if (rc == PN_RECFILE_SEARCH)
+            continue;
+        const bool no_begin = !found && record.at != PN_RECFILE_START;
+        found = true;
+        if (record.seq < *seq)
             continue;
         uint64_t lost = record.seq - *seq;
+        if (lost == 0 && no_begin)
+            lost = 1;  /* or more: the mark, which would tell how many, was lost with them */
         if (lost != 0) /* what stood before a file's first record stood in an older file */
             lose(r, PN_LOG_UNREADABLE, r->m.file - (record.at == PN_RECFILE_START), last, lost);
         last = at;

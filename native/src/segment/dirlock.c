@@ -18,8 +18,9 @@
  *  5. An owner that was unlinked is none, though processes still map it: what these write does not
  *     count (topic_log.c 3).  It is known to be unlinked if it was a file of this boot and of this
  *     /dev/shm and has no name there any more.  One that was renamed has one.
- *  6. A file `lock` that was removed under a running system locks nothing.  Each process looks for
- *     it now and then and makes it again; the segment that has made one first owns the log.
+ *  6. A file `lock` that was removed, or moved away with its directory, under a running system
+ *     locks nothing.  Each process looks for it now and then and makes it again; the segment that
+ *     has made one first owns the log.
  *  7. The record is written over in its place, which a full disk allows; where it cannot be written
  *     at first for lack of room, the locks alone keep others out.
  */
@@ -223,8 +224,11 @@ int pn_dirlock_take(struct pn_segment *seg, bool start)
 
 int pn_dirlock_renew(struct pn_segment *seg)
 {
+    char path[2 * PN_DATA_DIR_MAX];
     struct stat st;
-    if (pn_dirlock_held(seg) && fstat(seg->dir_lock.fd, &st) == 0 && st.st_nlink != 0)
+    snprintf(path, sizeof path, "%s/%s/lock", seg->data_dir, seg->name);
+    if (pn_dirlock_held(seg) && lstat(path, &st) == 0 && st.st_dev == seg->dir_lock.dev &&
+        st.st_ino == seg->dir_lock.ino)
         return 0;
     pn_dirlock_close(seg);
     return pn_dirlock_take(seg, false);

@@ -464,6 +464,29 @@ static void test_a_log_is_gone_if_a_file_of_it_is(void)
     CHECK(!pn_topiclog_is_gone(tlog, &tfiles));
 }
 
+/* A copy has its name: what is written goes to a file without one. */
+static void test_a_log_is_gone_if_a_file_of_it_was_replaced_or_cut(void)
+{
+    char beside[sizeof path + 8];
+    log_make();
+    set_up();
+    path_of(&tfiles.queue.dir, pn_diskqueue_now(&tlog->queue)->write_file, path);
+    snprintf(beside, sizeof beside, "%s.beside", path);
+    CHECK_EQ(rename(path, beside), 0);
+    int file = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    CHECK(file >= 0);
+    CHECK_EQ(ftruncate(file, log_end()), 0);
+    close(file);
+    CHECK(pn_topiclog_is_gone(tlog, &tfiles));
+    CHECK_EQ(rename(beside, path), 0);
+    CHECK(!pn_topiclog_is_gone(tlog, &tfiles));
+    CHECK_EQ(truncate(path, log_end() - 1), 0);
+    CHECK(pn_topiclog_is_gone(tlog, &tfiles));
+    const struct op op = {.kind = PN_LOG_TOPIC};
+    CHECK_OK(append_ops(&op, 1));
+    CHECK(pn_topiclog_is_gone(tlog, &tfiles)); /* though it is as long as it should be */
+}
+
 int main(void)
 {
     data_dir_make();
@@ -483,5 +506,6 @@ int main(void)
     RUN(test_a_full_disk_is_an_error_and_loses_nothing);
     RUN(test_a_topic_in_its_directory_is_not_touched_by_unlink);
     RUN(test_a_log_is_gone_if_a_file_of_it_is);
+    RUN(test_a_log_is_gone_if_a_file_of_it_was_replaced_or_cut);
     return tests_done();
 }
