@@ -81,7 +81,7 @@ def _whole(text: str) -> int:
 
 
 def _add_choice(result: argparse.ArgumentParser) -> None:
-    """Of which records, and of which rows."""
+    """The options that say which records are read, and which rows are printed."""
     for name, text in (("since", "from"), ("until", "before")):
         result.add_argument(
             f"--{name}",
