@@ -137,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_selection(result: argparse.ArgumentParser) -> None:
-    """Which records and which rows."""
+    """The options that say which records are read, and which rows are printed."""
     for name, text in (("since", "from"), ("until", "before")):
         result.add_argument(
             f"--{name}",
