@@ -540,6 +540,27 @@ static void test_no_file_is_made_in_a_directory_of_anothers(void)
     close(file);
 }
 
+/* Not even which number the first one had is known, but that it was there. */
+static void test_a_first_file_without_records_is_damage(void)
+{
+    log_max_file = 8000;
+    for (int zeros = 0; zeros < 2; zeros++) {
+        struct stat st;
+        log_make();
+        op_random = 120;
+        set_up();
+        work(800);
+        uint64_t first = pn_diskqueue_now(&tlog->queue)->read_file;
+        path_of(&tfiles.queue.dir, first, path);
+        CHECK_EQ(stat(path, &st), 0);
+        CHECK_EQ(truncate(path, 0), 0);
+        if (zeros)
+            CHECK_EQ(truncate(path, st.st_size), 0);
+        CHECK(log_start(&told) > 0);
+    }
+    log_max_file = 1 << 20;
+}
+
 int main(void)
 {
     data_dir_make();
@@ -562,5 +583,6 @@ int main(void)
     RUN(test_a_log_is_gone_if_a_file_of_it_was_replaced_or_cut);
     RUN(test_a_file_that_was_cut_short_is_not_written_on);
     RUN(test_no_file_is_made_in_a_directory_of_anothers);
+    RUN(test_a_first_file_without_records_is_damage);
     return tests_done();
 }
