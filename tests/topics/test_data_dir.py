@@ -303,6 +303,24 @@ def test_a_log_that_was_removed_is_written_again(
     conn.close()
 
 
+def test_a_directory_that_was_removed_while_none_used_it_is_asked_for(
+    host: Host, tmp_path: Path
+) -> None:
+    """Not made: it may be that of a container without the volume that the others have."""
+    host.topic().publish(b"before")
+    host.close()
+    directory = tmp_path / host.name
+    shutil.rmtree(directory)
+    with pytest.raises(pynotify.OperationalError, match="is not there") as caught:
+        host.topic()
+    assert caught.value.hint is not None
+    assert "make it again, with mode 0700" in caught.value.hint
+    directory.mkdir(mode=0o700)
+    host.topic().publish(b"after")
+    _end(host)
+    assert depth(host.topic()) == 2
+
+
 @pytest.mark.parametrize("what", ["moved", "copied"])
 def test_a_log_that_was_replaced_is_written_again(
     host: Host, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
@@ -356,7 +374,7 @@ def test_a_log_that_was_replaced_by_anothers_is_not_written(
         return False
 
     wait_until(refused, "the directory is another segment's")
-    with channel.consumer() as consumer, pytest.raises(pynotify.SyncFailed):
+    with channel.consumer() as consumer, pytest.raises(pynotify.SyncFailed, match="another seg"):
         consumer.get(PATIENCE).finish()  # it has happened, so the log is to be written again
     for _ in range(3):
         assert refused()
