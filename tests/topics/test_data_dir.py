@@ -277,7 +277,7 @@ def test_on_a_full_disk_nothing_has_happened(host: Host, tmp_path: Path) -> None
     assert run_on_a_small_disk(host.name, tmp_path, FULL, size="2m") == "1"
 
 
-@pytest.mark.parametrize("what", ["file", "files", "directory"])
+@pytest.mark.parametrize("what", ["file", "files", "directory", "cut"])
 def test_a_log_that_was_removed_is_written_again(
     host: Host, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -289,19 +289,39 @@ def test_a_log_that_was_removed_is_written_again(
     directory = tmp_path / host.name
     if what == "directory":
         shutil.rmtree(directory)
+    elif what == "cut":
+        os.truncate(_log_file(host, tmp_path), 0)
     else:
         for file in directory.glob("log.*" if what == "file" else "*"):
             file.unlink()
     topic.publish(b"after")
     conn.notify("anything")  # a commit tells what there is to be told
     assert "were removed under the running system" in caplog.text
-    host.remove()
+    _end(host)
     conn = host.connect()
     assert conn.topic("t").channel("c").stats().depth == 101
     conn.close()
 
 
-@pytest.mark.parametrize("what", ["moved", "copied", "cut"])
+def test_a_directory_that_was_removed_while_none_used_it_is_asked_for(
+    host: Host, tmp_path: Path
+) -> None:
+    """Not made: it may be that of a container without the volume that the others have."""
+    host.topic().publish(b"before")
+    host.close()
+    directory = tmp_path / host.name
+    shutil.rmtree(directory)
+    with pytest.raises(pynotify.OperationalError, match="is not there") as caught:
+        host.topic()
+    assert caught.value.hint is not None
+    assert "make it again, with mode 0700" in caught.value.hint
+    directory.mkdir(mode=0o700)
+    host.topic().publish(b"after")
+    _end(host)
+    assert depth(host.topic()) == 2
+
+
+@pytest.mark.parametrize("what", ["moved", "copied"])
 def test_a_log_that_was_replaced_is_written_again(
     host: Host, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -311,11 +331,7 @@ def test_a_log_that_was_replaced_is_written_again(
     topic.channel("c")
     topic.publish_many([b"before %d" % i for i in range(100)])
     directory, aside = tmp_path / host.name, tmp_path / "aside"
-    if what == "cut":
-        for file in directory.glob("log.*"):
-            os.truncate(file, 0)
-    else:
-        directory.rename(aside)
+    directory.rename(aside)
     if what == "copied":
         shutil.copytree(aside, directory)
     published = 100
@@ -328,18 +344,24 @@ def test_a_log_that_was_replaced_is_written_again(
 
     wait_until(told, "the log was written again")
     assert (directory / "lock").exists()
-    host.remove()
+    _end(host)
     conn = host.connect()
     assert conn.topic("t").channel("c").stats().depth == published
     conn.close()
 
 
-def test_a_log_that_was_replaced_by_anothers_is_not_written(host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_log_that_was_replaced_by_anothers_is_not_written(
+    host: Host, tmp_path: Path, copied: bool
+) -> None:
     """The lock in the directory that was moved away says nothing of this one."""
     topic = host.topic()
-    topic.channel("c")
+    channel = topic.channel("c")
     topic.publish(b"ours")
-    (tmp_path / host.name).rename(tmp_path / "aside")
+    directory, aside = tmp_path / host.name, tmp_path / "aside"
+    directory.rename(aside)
+    if copied:
+        shutil.copytree(aside, directory)
     host.move("", ".here")
     theirs = host.topic()
     theirs.publish(b"theirs")
@@ -352,4 +374,42 @@ def test_a_log_that_was_replaced_by_anothers_is_not_written(host: Host, tmp_path
         return False
 
     wait_until(refused, "the directory is another segment's")
-    assert depth(theirs) == 1
+    with channel.consumer() as consumer, pytest.raises(pynotify.SyncFailed, match="another seg"):
+        consumer.get(PATIENCE).finish()  # it has happened, so the log is to be written again
+    for _ in range(3):
+        assert refused()
+    _end(host)
+    assert depth(host.topic()) == 1 + copied
+
+
+def _take_over(name: str, data_dir: str, pipe: Pipe) -> None:
+    topic = pynotify.connect(name, data_dir=data_dir).topic("t", durable=True, fsync="always")
+    topic.publish("theirs")
+    pipe.send(None)
+    signal.pause()
+
+
+def test_a_segment_without_a_name_makes_no_file_in_the_place_of_anothers(
+    host: Host, tmp_path: Path
+) -> None:
+    """Which has gone on in the log since, and has removed what it had compacted."""
+    topic = host.topic()
+    topic.publish("ours")
+    file = _log_file(host, tmp_path)
+    (SHM / f"pynotify.{os.geteuid()}.{host.name}").unlink()  # as systemd-logind may
+    ours, pipe = SPAWN.Pipe()
+    other = SPAWN.Process(target=_take_over, args=(host.name, str(tmp_path), pipe))
+    other.start()
+    try:
+        assert ours.poll(PATIENCE)
+        file.unlink()
+        with pytest.raises(pynotify.SegmentUnlinked):
+            topic.publish("ours again")
+    finally:
+        other.kill()
+        other.join(PATIENCE)
+        other.close()
+        ours.close()
+        pipe.close()
+    _end(host)
+    assert depth(host.topic()) == 1

@@ -21,6 +21,7 @@ struct pn_data_dir {
     uint64_t instance;
     char kind;
     bool read_only; /* for looking: files are opened for reading, and stay as they are */
+    bool whole;     /* what is appended to a file needs all that stands before it */
 };
 enum { PN_DATA_FILE_NAME = sizeof(((struct pn_data_dir *) 0)->prefix) + 17 };
 

@@ -172,9 +172,12 @@ static int begin_file(struct pn_diskqueue *q, struct pn_diskqueue_writing *w)
     struct pn_diskqueue_state *next = w->next;
     if (next->write_file - q->base >= UINT32_MAX)
         return pn_fail(ENOSPC, "a queue on disk has used up its file numbers");
+    int rc = w->files->may_begin == NULL ? 0 : w->files->may_begin(w->files->arg);
+    if (rc != 0)
+        return rc;
     q->room_file = 0; /* it may be that number's */
-    int rc = pn_recfile_make(&w->files->dir, next->write_file + 1, next->write_seq, next->write_sum,
-                             &w->files->writer);
+    rc = pn_recfile_make(&w->files->dir, next->write_file + 1, next->write_seq, next->write_sum,
+                         &w->files->writer);
     if (rc != 0)
         return rc;
     next->write_file++;

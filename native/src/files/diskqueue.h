@@ -50,6 +50,8 @@ struct pn_diskqueue_files {
     struct pn_recfile writer;
     struct pn_recfile_reader reader, peeker;
     bool unmarked; /* no process will recover() it: save the marks */
+    /* Before a file is made, or NULL: it is not if this fails.  0 or -errno. */
+    int (*may_begin)(void *arg);
     /* Writes what each file begins with (pn_diskqueue_write), or NULL.  0 or -errno. */
     int (*at_begin)(void *arg, struct pn_diskqueue_writing *w);
     /* How many bytes the records may take that will be written with `ends`, after `more` bytes of

@@ -96,7 +96,7 @@ void pn_recfile_close(struct pn_recfile *file)
 
 static void take_file(struct pn_recfile *file, int fd, uint64_t number, const struct stat *st)
 {
-    *file = (struct pn_recfile) {.fd = fd, .number = number, .dev = st->st_dev, .ino = st->st_ino};
+    *file = (struct pn_recfile) {fd, number, st->st_dev, st->st_ino};
 }
 
 /* The file of that number, open and not removed since. */
@@ -233,6 +233,15 @@ static void put_record(const struct pn_data_dir *dir, struct writer *w, uint64_t
     put_bytes(w, zeros, (size_t) (pn_record_size(h->length) - sizeof *h - h->length));
 }
 
+/* By another program: behind a hole nothing would be found again. */
+static int cut_short(const struct pn_data_dir *dir, uint64_t number, uint64_t size, uint64_t at)
+{
+    char name[PN_DATA_FILE_NAME];
+    pn_data_dir_name(dir, number, name);
+    return pn_fail(ENOENT, "%s/%s was cut short, to %llu bytes of %llu", dir->path, name,
+                   (unsigned long long) size, (unsigned long long) at);
+}
+
 int pn_recfile_append(const struct pn_data_dir *dir, struct pn_recfile *file, uint64_t number,
                       uint64_t at, uint64_t seq, uint64_t sum, const struct pn_record_in *records,
                       size_t n, uint64_t *end)
@@ -251,7 +260,8 @@ int pn_recfile_append(const struct pn_data_dir *dir, struct pn_recfile *file, ui
         return rc;
     if ((uint64_t) st.st_size > at && ftruncate(file->fd, (off_t) at) != 0)
         return pn_data_dir_failed(dir, number, "cut", errno);
-    file->cut = file->cut || ((uint64_t) st.st_size < at && at > PN_RECFILE_START);
+    if ((uint64_t) st.st_size < at && at > PN_RECFILE_START && dir->whole)
+        return cut_short(dir, number, (uint64_t) st.st_size, at);
     PN_CRASH("recfile:cut");
     w.fd = file->fd;
     w.rc = w.n = 0;
@@ -301,7 +311,9 @@ int pn_recfile_release(const struct pn_data_dir *dir, uint64_t number, uint64_t 
     struct pn_recfile file = PN_RECFILE_NONE;
     struct stat st;
     int rc = ensure(dir, &file, number, &st);
-    if (rc == 0 && ftruncate(file.fd, (off_t) at) != 0) /* also of blocks behind its end */
+    /* Also of blocks behind its end; one that others have cut short does not grow. */
+    const off_t length = st.st_size < (off_t) at ? st.st_size : (off_t) at;
+    if (rc == 0 && ftruncate(file.fd, length) != 0)
         rc = pn_data_dir_failed(dir, number, "cut", errno);
     pn_recfile_close(&file);
     return rc;

@@ -30,7 +30,6 @@
 struct pn_recfile {
     int fd; /* -1: none */
     uint64_t number, dev, ino;
-    bool cut; /* what it had below the place of an append was not there: not by this module */
 };
 
 struct pn_record_in {
@@ -88,7 +87,8 @@ int pn_recfile_make(const struct pn_data_dir *dir, uint64_t number, uint64_t seq
 /*
  * Write n records at `at`, and *end is where they end; what stood there is gone.  The first has
  * number `seq`.  When it fails the file has nothing beyond `at`.  -ENOSPC, -EDQUOT, -EIO, -EFBIG
- * for RLIMIT_FSIZE; -ENOENT if there is no such file; -EMSGSIZE for what is too long.
+ * for RLIMIT_FSIZE; -ENOENT if there is no such file, or one that ends before `at` and was to be
+ * `whole`; -EMSGSIZE for what is too long.
  */
 int pn_recfile_append(const struct pn_data_dir *dir, struct pn_recfile *file, uint64_t number,
                       uint64_t at, uint64_t seq, uint64_t sum, const struct pn_record_in *records,

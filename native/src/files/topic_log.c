@@ -109,6 +109,12 @@ static int at_begin(void *arg, struct pn_diskqueue_writing *w)
     return rc;
 }
 
+static int may_begin(void *arg)
+{
+    const struct pn_topiclog_files *files = arg;
+    return files->source.own == NULL ? 0 : files->source.own(files->source.arg);
+}
+
 static int name_files(struct pn_data_dir *dir)
 {
     dir->kind = 'l';
@@ -158,7 +164,7 @@ int pn_topiclog_look(struct pn_topiclog_files *files, const char *path)
 int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, const char *segment,
                      uint32_t longest, const struct pn_topiclog_source *source)
 {
-    struct pn_data_dir dir = {.kind = 'l'};
+    struct pn_data_dir dir = {.kind = 'l', .whole = true};
     int rc = pn_topiclog_make_dir(data_dir, segment);
     if (rc != 0)
         return rc;
@@ -168,6 +174,7 @@ int pn_topiclog_open(struct pn_topiclog_files *files, const char *data_dir, cons
     rc = open_files(files, &dir, longest);
     if (rc != 0)
         return rc;
+    files->queue.may_begin = may_begin;
     files->queue.at_begin = at_begin;
     files->queue.arg = files;
     if (source == NULL)
@@ -264,10 +271,9 @@ bool pn_topiclog_is_gone(struct pn_topiclog *log, struct pn_topiclog_files *file
     if (now->write_at == 0)
         return false;
     /* `st` is of the last one. A copy may have its name by now, and writes go to what was moved. */
-    if (writer->fd < 0 || writer->number != now->write_file)
-        return (uint64_t) st.st_size < now->write_at;
-    return (uint64_t) st.st_size < now->write_at || writer->cut || writer->dev != st.st_dev ||
-           writer->ino != st.st_ino;
+    return (uint64_t) st.st_size < now->write_at ||
+           (writer->fd >= 0 && writer->number == now->write_file &&
+            (writer->dev != st.st_dev || writer->ino != st.st_ino));
 }
 
 int pn_topiclog_append_ends(struct pn_topiclog *log, struct pn_topiclog_files *files,

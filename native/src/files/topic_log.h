@@ -126,6 +126,9 @@ struct pn_topiclog_source {
     int (*carry)(void *arg, uint64_t cursor[PN_TOPICLOG_CURSOR], struct pn_record_in *record);
     /* pn_diskqueue_files.owed; NULL: nothing is reserved. */
     uint64_t (*owed)(void *arg, uint64_t more, uint64_t *rest);
+    /* Is the directory ours still?  Before a file is made, in the place of any of that name.  0 or
+     * -errno; NULL: it is. */
+    int (*own)(void *arg);
     void *arg;
 };
 

@@ -24,7 +24,9 @@ struct pn_topiclog_reading {
     const struct pn_topiclog_replay *to;
     void *arg;
     uint64_t *damaged;
-    uint64_t *ids; /* of messages, ascending */
+    bool found;
+    uint64_t begun; /* the file of the first record found; 0: it is known how many were before it */
+    uint64_t *ids;  /* of messages, ascending */
     size_t n, next;
 };
 
@@ -115,7 +117,10 @@ static int read_file(struct pn_topiclog_reading *r, uint64_t end, uint64_t *seq)
             continue;
         uint64_t lost = record.seq - *seq;
         if (lost == 0 && no_begin)
-            lost = 1;  /* or more: the mark, which would tell how many, was lost with them */
+            lost = 1; /* or more: the mark, which would tell how many, was lost with them */
+        if (!r->found && lost == 0)
+            r->begun = r->m.file;
+        r->found = true;
         if (lost != 0) /* what stood before a file's first record stood in an older file */
             lose(r, PN_LOG_UNREADABLE, r->m.file - (record.at == PN_RECFILE_START), last, lost);
         last = at;
@@ -127,8 +132,9 @@ static int read_file(struct pn_topiclog_reading *r, uint64_t end, uint64_t *seq)
     return 0;
 }
 
-/* Files go from the front when a DROPPED behind them says so. */
-static void look_before(struct pn_topiclog_reading *r, uint64_t first)
+/* Files go from the front when a DROPPED behind them says so.  `there`: the first that is left; of
+ * what is before `first` no record was found. */
+static void look_before(struct pn_topiclog_reading *r, uint64_t there, uint64_t first)
 {
     struct pn_record_out record;
     struct pn_log_opened opened;
@@ -137,8 +143,9 @@ static void look_before(struct pn_topiclog_reading *r, uint64_t first)
     if (rc != PN_RECFILE_RECORD || record.type != PN_LOG_OPENED || record.length != sizeof opened)
         return;
     memcpy(&opened, record.body, sizeof opened);
+    const enum pn_log_damage why = there < first ? PN_LOG_UNREADABLE : PN_LOG_MISSING;
     if (opened.last_file == first - 1 && opened.last_end != 0 && r->m.dropped < first)
-        lose(r, PN_LOG_MISSING, first - 1, 0, 1); /* or more: nothing says how many counted */
+        lose(r, why, first - 1, 0, 1); /* or more: nothing says how many counted */
 }
 
 /* ---- telling what is there ------------------------------------------------------------------ */
@@ -263,8 +270,8 @@ int pn_topiclog_begin(struct pn_topiclog_files *files, const struct pn_diskqueue
         if (rc == 0)
             rc = read_file(r, end, &seq);
     }
-    if (rc == 0 && from->write_at != 0)
-        look_before(r, from->read_file);
+    if (rc == 0 && r->begun != 0)
+        look_before(r, from->read_file, r->begun);
     *damaged = r->m.damaged + (r->m.damaged != 0 ? r->m.nameless : 0);
     if (rc == 0)
         rc = tell_topics(&r->m, replay, arg);

@@ -14,10 +14,12 @@
  *     record: of two that come together the second finds the first one's record and lock.
  *  4. The record is the fence.  A segment may take the directory over as long as it has not read
  *     the log (`start`), if no process holds the owner's byte.  A segment that has read it may go
- *     on only while the record is its own: another one has written to the log since.
+ *     on only while the record is its own: another one has written to the log since.  Each process
+ *     looks now and then, and before it makes a file, in whose place may be one of the other's.
  *  5. An owner that was unlinked is none, though processes still map it: what these write does not
- *     count (topic_log.c 3).  It is known to be unlinked if it was a file of this boot and of this
- *     /dev/shm and has no name there any more.  One that was renamed has one.
+ *     count (topic_log.c 3), and at their next look (4) they are told.  It is known to be unlinked
+ *     if it was a file of this boot and of this /dev/shm and has no name there any more.  One that
+ *     was renamed has one.
  *  6. A file `lock` that was removed, or moved away with its directory, under a running system
  *     locks nothing.  Each process looks for it now and then and makes it again; the segment that
  *     has made one first owns the log.
@@ -40,6 +42,7 @@
 #include "base/os.h"
 #include "files/data_dir.h"
 #include "files/data_file.h"
+#include "segment/identity.h"
 
 #define OWNER_MAGIC 0x314b434f4c4e5950ULL /* "PYNLOCK1" read as little-endian */
 
@@ -119,7 +122,7 @@ static bool has_a_name(const struct pn_segment *seg, const struct owner *o)
     return found;
 }
 
-static int refuse(const struct pn_segment *seg, const struct owner *o, bool start)
+static int refuse(struct pn_segment *seg, const struct owner *o, bool start)
 {
     char holder[sizeof o->host + 32] = "a process that is not known";
     if (o->magic != 0)
@@ -131,6 +134,11 @@ static int refuse(const struct pn_segment *seg, const struct owner *o, bool star
                        "End the processes of that segment, or give this one another name or "
                        "data_dir.",
                        seg->data_dir, seg->name, holder);
+    if (pn_segment_unlinked(seg)) /* the other one has its name by now */
+        return pn_fail(PN_EGONE,
+                       "segment \"%s\" was unlinked, and another of that name has its log\n"
+                       "Close the connection and open the segment again.",
+                       seg->name);
     return pn_fail(PN_EDATADIR,
                    "the data directory %s/%s was taken over by another segment of that name, "
                    "opened last by %s\n"
@@ -167,7 +175,7 @@ static int enter_directory(struct pn_segment *seg, int fd, bool start)
     return rc == 0 ? 0 : pn_data_file_failed(seg->data_dir, seg->name, "lock", -rc);
 }
 
-static int pass_gate(const struct pn_segment *seg, int fd)
+static int pass_gate(struct pn_segment *seg, int fd)
 {
     const struct timespec pause = {.tv_nsec = 1000000};
     const int64_t until = pn_now_ns() + GATE_NS;
@@ -222,6 +230,19 @@ int pn_dirlock_take(struct pn_segment *seg, bool start)
     return 0;
 }
 
+/* Is the record ours still?  One that cannot be read is no other segment's. */
+static int check_owner(struct pn_segment *seg)
+{
+    struct owner o;
+    int rc = read_owner(seg->dir_lock.fd, &o);
+    if (rc != 0)
+        return pn_data_file_failed(seg->data_dir, seg->name, "read the lock of", -rc);
+    if (o.magic == 0 || o.instance == seg->instance)
+        return 0;
+    pn_dirlock_close(seg);
+    return refuse(seg, &o, false);
+}
+
 int pn_dirlock_renew(struct pn_segment *seg)
 {
     char path[2 * PN_DATA_DIR_MAX];
@@ -229,7 +250,7 @@ int pn_dirlock_renew(struct pn_segment *seg)
     snprintf(path, sizeof path, "%s/%s/lock", seg->data_dir, seg->name);
     if (pn_dirlock_held(seg) && lstat(path, &st) == 0 && st.st_dev == seg->dir_lock.dev &&
         st.st_ino == seg->dir_lock.ino)
-        return 0;
+        return check_owner(seg);
     pn_dirlock_close(seg);
     return pn_dirlock_take(seg, false);
 }

@@ -24,7 +24,8 @@ bool pn_dirlock_held(const struct pn_segment *seg);
 #define PN_DIRLOCK_HOST 64
 int pn_dirlock_look(const char *path, int32_t *pid, char *host);
 
-/* Take it again if the file of that lock was removed or moved away; else nothing. */
+/* Take it again if the file of that lock was removed or moved away.  -PN_EDATADIR: it is another
+ * segment's by now, also in its place; -PN_EGONE: likewise, and this one was unlinked. */
 int pn_dirlock_renew(struct pn_segment *seg);
 /* Forget the descriptor: at unmapping, and in a forked child.  No lock is needed. */
 void pn_dirlock_close(struct pn_segment *seg);

@@ -49,8 +49,17 @@
 int pn_durable_join_locked(struct pn_segment *seg)
 {
     pn_assert_topics_held(seg);
-    return seg->topics.ctl->log_ready == 0 || pn_dirlock_held(seg) ? 0
-                                                                   : pn_dirlock_take(seg, false);
+    if (seg->topics.ctl->log_ready == 0 || pn_dirlock_held(seg))
+        return 0;
+    int rc = pn_dirlock_take(seg, false);
+    if (rc != -ENOENT)
+        return rc;
+    /* Not made here: where others see another file system, each would write a log of its own. */
+    return pn_fail(ENOENT,
+                   "the directory %s/%s with the log of durable topics is not there\n"
+                   "If it was removed, make it again, with mode 0700: the log is written from "
+                   "memory.  Otherwise see that all processes have one data_dir.",
+                   seg->data_dir, seg->name);
 }
 
 bool pn_durable_exists(const struct pn_segment *seg)

@@ -21,6 +21,13 @@ int pn_durable_unwritten(struct pn_segment *seg, int rc)
     return 0;
 }
 
+static const char *reason(int error)
+{
+    return error == PN_EDATADIR ? "it is another segment's"
+           : error == PN_EGONE  ? "the segment was unlinked"
+                                : strerror(error);
+}
+
 int pn_durable_failed(const struct pn_segment *seg)
 {
     int error = pn_sync_error;
@@ -31,7 +38,7 @@ int pn_durable_failed(const struct pn_segment *seg)
                        "written (%s): if all processes end now, it is undone\n"
                        "See to that disk, and do not repeat the call: the next operation on a "
                        "durable topic writes the log again.",
-                       seg->data_dir, seg->name, strerror(-error));
+                       seg->data_dir, seg->name, reason(-error));
     return pn_fail(PN_ESYNC,
                    "it has happened, but a power cut may undo it: the log in %s/%s could not be "
                    "synced (%s)\n"
@@ -153,13 +160,13 @@ static void to_be_synced(struct pn_segment *seg)
 enum { LOOK_NS = 1000000000 };
 
 /* What others have removed is to be written again, from memory: 1, and `log_behind` stands; 0; or
- * -errno.  `at_once`, or once in a second. */
+ * -errno.  `at_once`, or once in a second; each time while the directory cannot be locked. */
 static int look_for_files(struct pn_segment *seg, bool at_once)
 {
     struct pn_topic_control *ctl = seg->topics.ctl;
     struct pn_durable *d = pn_durable_mine(seg);
     const int64_t now = pn_now_ns();
-    if (!at_once && now - d->looked < LOOK_NS)
+    if (!at_once && seg->dir_lock.held && now - d->looked < LOOK_NS)
         return 0;
     d->looked = now;
     int rc = pn_topiclog_make_dir(seg->data_dir, seg->name);
@@ -193,8 +200,10 @@ static int flush(struct pn_segment *seg)
         return rc;
     sync_what_was_carried(seg);
     rc = write_all(seg);
-    if (rc == -ENOENT && look_for_files(seg, true) == 1)
-        rc = write_all(seg);
+    if (rc == -ENOENT) { /* a file of it is gone, or is not what it was */
+        const int found = look_for_files(seg, true);
+        rc = found == 1 ? write_all(seg) : found < 0 ? found : rc;
+    }
     PN_CRASH("durable:flushed");
     return rc;
 }
@@ -236,7 +245,7 @@ void pn_durable_end_locked(struct pn_segment *seg)
     int rc = pn_durable_flush_locked(seg);
     bool grown = (seg->topics.noted & PN_GROWN) != 0;
     seg->topics.noted &= ~(uint32_t) PN_GROWN;
-    if (rc != 0 || !grown || seg->topics.ctl->log_behind != 0)
+    if (rc != 0 || !grown || seg->topics.ctl->log_behind != 0 || !seg->dir_lock.held)
         return;
     pn_carry_some_locked(seg);
     sync_what_was_carried(seg);

@@ -14,6 +14,11 @@
 #include "topic/carry.h"
 #include "topic/message.h"
 
+static int own_directory(void *seg)
+{
+    return pn_dirlock_renew(seg);
+}
+
 int pn_durable_open_files(struct pn_segment *seg)
 {
     if (pn_durable_mine(seg) != NULL)
@@ -27,7 +32,8 @@ int pn_durable_open_files(struct pn_segment *seg)
     struct pn_durable *d = calloc(1, sizeof *d);
     if (d == NULL)
         return pn_fail(ENOMEM, "out of memory");
-    const struct pn_topiclog_source source = {pn_carry_describe, pn_carry_next, pn_carry_owed, seg};
+    const struct pn_topiclog_source source = {pn_carry_describe, pn_carry_next, pn_carry_owed,
+                                              own_directory, seg};
     rc = pn_topiclog_open(&d->files, seg->data_dir, seg->name,
                           seg->topics.max_body + PN_HEADERS_MAX + (4U << 20), &source);
     if (rc != 0) {

@@ -482,9 +482,83 @@ static void test_a_log_is_gone_if_a_file_of_it_was_replaced_or_cut(void)
     CHECK(!pn_topiclog_is_gone(tlog, &tfiles));
     CHECK_EQ(truncate(path, log_end() - 1), 0);
     CHECK(pn_topiclog_is_gone(tlog, &tfiles));
+}
+
+/* By a process that dies then: the file would be as long as it should be, and its hole not seen. */
+static void test_a_file_that_was_cut_short_is_not_written_on(void)
+{
+    struct stat st;
+    log_make();
+    set_up();
     const struct op op = {.kind = PN_LOG_TOPIC};
+    const off_t end = log_end();
+    path_of(&tfiles.queue.dir, pn_diskqueue_now(&tlog->queue)->write_file, path);
+    CHECK_EQ(truncate(path, end - 1), 0);
+    CHECK_EQ(append_ops(&op, 1), -ENOENT);
+    CHECK(strstr(pn_error_message(), "was cut short") != NULL);
+    CHECK_EQ(stat(path, &st), 0);
+    CHECK_EQ(st.st_size, end - 1);
+    CHECK_EQ(log_end(), end);
+    CHECK(pn_topiclog_is_gone(tlog, &tfiles));
+    CHECK_OK(pn_topiclog_write_anew(tlog, &tfiles, 0));
+    CHECK(!pn_topiclog_is_gone(tlog, &tfiles));
     CHECK_OK(append_ops(&op, 1));
-    CHECK(pn_topiclog_is_gone(tlog, &tfiles)); /* though it is as long as it should be */
+}
+
+static int refusal;
+
+static int may_begin_or_not(void *arg)
+{
+    (void) arg;
+    return refusal;
+}
+
+/* Another segment's may have that name by now. */
+static void test_no_file_is_made_in_a_directory_of_anothers(void)
+{
+    struct pn_topiclog_source source = plain_source;
+    const struct op op = {.kind = PN_LOG_TOPIC};
+    char next[sizeof path];
+    source.own = may_begin_or_not;
+    refusal = 0;
+    log_make();
+    tfiles.source = source;
+    set_up();
+    uint64_t last = pn_diskqueue_now(&tlog->queue)->write_file;
+    path_of(&tfiles.queue.dir, last + 1, next);
+    int file = open(next, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    CHECK_EQ(write(file, "theirs", 6), 6);
+    refusal = -EBUSY;
+    CHECK_EQ(pn_topiclog_write_anew(tlog, &tfiles, 0), -EBUSY);
+    CHECK_EQ(pn_topiclog_begin_anew(tlog, &tfiles), -EBUSY);
+    CHECK_EQ(lseek(file, 0, SEEK_END), 6);
+    CHECK_OK(append_ops(&op, 1)); /* it needs none */
+    CHECK_EQ(pn_diskqueue_now(&tlog->queue)->write_file, last);
+    refusal = 0;
+    CHECK_OK(pn_topiclog_write_anew(tlog, &tfiles, 0));
+    CHECK(lseek(file, 0, SEEK_END) > 6);
+    close(file);
+}
+
+/* Not even which number the first one had is known, but that it was there. */
+static void test_a_first_file_without_records_is_damage(void)
+{
+    log_max_file = 8000;
+    for (int zeros = 0; zeros < 2; zeros++) {
+        struct stat st;
+        log_make();
+        op_random = 120;
+        set_up();
+        work(800);
+        uint64_t first = pn_diskqueue_now(&tlog->queue)->read_file;
+        path_of(&tfiles.queue.dir, first, path);
+        CHECK_EQ(stat(path, &st), 0);
+        CHECK_EQ(truncate(path, 0), 0);
+        if (zeros)
+            CHECK_EQ(truncate(path, st.st_size), 0);
+        CHECK(log_start(&told) > 0);
+    }
+    log_max_file = 1 << 20;
 }
 
 int main(void)
@@ -507,5 +581,8 @@ int main(void)
     RUN(test_a_topic_in_its_directory_is_not_touched_by_unlink);
     RUN(test_a_log_is_gone_if_a_file_of_it_is);
     RUN(test_a_log_is_gone_if_a_file_of_it_was_replaced_or_cut);
+    RUN(test_a_file_that_was_cut_short_is_not_written_on);
+    RUN(test_no_file_is_made_in_a_directory_of_anothers);
+    RUN(test_a_first_file_without_records_is_damage);
     return tests_done();
 }

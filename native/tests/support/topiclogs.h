@@ -408,8 +408,8 @@ static uint64_t source_owed(void *arg, uint64_t more, uint64_t *rest)
     return 4096 + more / 8;
 }
 
-static const struct pn_topiclog_source plain_source = {source_describe, source_carry, source_owed,
-                                                       NULL};
+static const struct pn_topiclog_source plain_source = {
+    .describe = source_describe, .carry = source_carry, .owed = source_owed};
 
 /* ---- the log of the test --------------------------------------------------------------------- */
 
