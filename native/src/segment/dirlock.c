@@ -23,8 +23,9 @@
  *  6. A file `lock` that was removed, or moved away with its directory, under a running system
  *     locks nothing.  Each process looks for it now and then and makes it again; the segment that
  *     has made one first owns the log.
- *  7. The record is written over in its place, which a full disk allows; where it cannot be written
- *     at first for lack of room, the locks alone keep others out.
+ *  7. The record is written over in its place, which a full disk allows, but not one of a file
+ *     system that copies on write.  Where it cannot be written for lack of room, that of the owner
+ *     before is cut off, which needs none: then the locks alone keep others out.
  */
 #define _GNU_SOURCE
 #include "segment/dirlock.h"
@@ -170,8 +171,8 @@ static int enter_directory(struct pn_segment *seg, int fd, bool start)
     if (rc == 0)
         rc = pn_data_file_write(fd, &one, 1, 0);
     PN_CRASH("dirlock:owned");
-    if (rc == -ENOSPC || rc == -EDQUOT)
-        rc = 0;
+    if (rc == -ENOSPC || rc == -EDQUOT) /* another's record would keep us out from now on (4) */
+        rc = !other || ftruncate(fd, 0) == 0 ? 0 : -errno;
     return rc == 0 ? 0 : pn_data_file_failed(seg->data_dir, seg->name, "lock", -rc);
 }
 

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
 #include "topics.h"
 
@@ -359,6 +360,50 @@ static void test_a_process_that_opens_waits_for_another_that_does(void)
     close_scene();
 }
 
+/* Instead of libc's: the file that a full disk does not allow to be written over. */
+static ino_t no_room_in;
+ssize_t pwritev(int fd, const struct iovec *iov, int n, off_t at)
+{
+    struct stat st;
+    if (no_room_in == 0 || fstat(fd, &st) != 0 || st.st_ino != no_room_in)
+        return syscall(SYS_pwritev, fd, iov, n, at, 0);
+    errno = ENOSPC;
+    return -1;
+}
+
+static void another_process(void *arg)
+{
+    (void) arg;
+    pn_conn *mine = test_connect(engine);
+    publish(mine, topic_of(mine, "t"), "3");
+    pn_conn_close(mine);
+}
+
+/* One that copies on write: the record of the segment before is not left there (dirlock.c 7). */
+static void test_a_full_disk_leaves_the_lock_to_its_holder(void)
+{
+    char path[512];
+    struct stat st;
+    open_with(0);
+    publish_numbers(1, 1);
+    snprintf(path, sizeof path, "%s/%s/lock", data_dir, name);
+    CHECK_OK(stat(path, &st));
+    CHECK_OK(pn_consumer_close(consumer));
+    test_segment_remove(name);
+    detach();
+    no_room_in = st.st_ino;
+    attach();
+    topic = topic_of(conn, "t"); /* a file is made, before which the record is looked at */
+    publish_numbers(2, 2);
+    CHECK_CHILD(spawn(another_process, NULL), 0);
+    channel = channel_of(conn, topic, "c");
+    consumer = consumer_of(conn, channel, 5);
+    no_room_in = 0;
+    reboot();
+    finish_numbers(1, 3);
+    close_scene();
+}
+
 /* Instead of libc's: a disk that cannot be written, so many times; and what else happens then. */
 static int broken_syncs, syncs_seen;
 static void (*while_syncing)(void);
@@ -662,6 +707,7 @@ int main(void)
     RUN(test_an_emptied_channel_stays_empty);
     RUN(test_topics_are_listed_before_one_is_opened);
     RUN(test_a_process_that_opens_waits_for_another_that_does);
+    RUN(test_a_full_disk_leaves_the_lock_to_its_holder);
     RUN(test_a_sync_that_fails_once_is_made_up_for);
     RUN(test_a_sync_that_keeps_failing_is_told);
     RUN(test_a_sync_that_failed_for_another_has_failed);
