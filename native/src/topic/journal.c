@@ -21,9 +21,9 @@ int pn_durable_unwritten(struct pn_segment *seg, int rc)
     return 0;
 }
 
-static const char *reason(int error)
+const char *pn_durable_reason(int error)
 {
-    return error == PN_EDATADIR ? "it is another segment's"
+    return error == PN_EDATADIR ? "the log is another segment's"
            : error == PN_EGONE  ? "the segment was unlinked"
                                 : strerror(error);
 }
@@ -38,7 +38,7 @@ int pn_durable_failed(const struct pn_segment *seg)
                        "written (%s): if all processes end now, it is undone\n"
                        "See to that disk, and do not repeat the call: the next operation on a "
                        "durable topic writes the log again.",
-                       seg->data_dir, seg->name, reason(-error));
+                       seg->data_dir, seg->name, pn_durable_reason(-error));
     return pn_fail(PN_ESYNC,
                    "it has happened, but a power cut may undo it: the log in %s/%s could not be "
                    "synced (%s)\n"

@@ -31,6 +31,8 @@ extern _Thread_local int pn_sync_error PN_TLS_AT_START;
 /* The log is to be written again, and the caller is told so; 0. */
 int pn_durable_unwritten(struct pn_segment *seg, int rc);
 int pn_durable_failed(const struct pn_segment *seg); /* -PN_ESYNC, and its sentence */
+/* Why a log could not be written: strerror() of errno, and words for what is none. */
+const char *pn_durable_reason(int error);
 /* At the end of a call that promises it, whose result is rc; at its beginning it is set to 0. */
 static inline int pn_durable_result(const struct pn_segment *seg, int rc)
 {

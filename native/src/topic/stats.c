@@ -27,6 +27,7 @@
 #include "topic/durable.h"
 #include "topic/e2e.h"
 #include "topic/end.h"
+#include "topic/journal.h"
 #include "topic/later.h"
 #include "topic/message.h"
 #include "topic/on_disk.h"
@@ -265,7 +266,7 @@ static void fill_topic(const struct pn_segment *seg, struct pn_topic *t, struct 
     if (error == 0 && t->durable != 0)
         error = (int) pn_load_relaxed(&log->failed);
     if (error != 0)
-        snprintf(out->error, sizeof out->error, "%s", strerror(error));
+        snprintf(out->error, sizeof out->error, "%s", pn_durable_reason(error));
     copy_name(out->name, t->name, t->name_len);
     snprintf(out->database, sizeof out->database, "%s", pn_database_name_locked(seg, t->dboid));
     for (uint32_t at = own->first; at != 0 && look->steps != 0; look->steps--) {

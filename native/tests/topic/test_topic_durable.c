@@ -438,6 +438,17 @@ static void open_synced(void)
     CHECK_EQ(pn_load_relaxed(&the_log()->synced), pn_load_relaxed(&the_log()->written));
 }
 
+static void test_what_is_no_errno_has_words(void)
+{
+    open_with(0);
+    pn_store_relaxed(&the_log()->queue.error, PN_EDATADIR);
+    CHECK_STR(topic_stat(conn, topic).error, "the log is another segment's");
+    pn_store_relaxed(&the_log()->queue.error, PN_EGONE);
+    CHECK_STR(topic_stat(conn, topic).error, "the segment was unlinked");
+    pn_store_relaxed(&the_log()->queue.error, 0);
+    close_scene();
+}
+
 static void test_a_sync_that_fails_once_is_made_up_for(void)
 {
     open_synced();
@@ -708,6 +719,7 @@ int main(void)
     RUN(test_topics_are_listed_before_one_is_opened);
     RUN(test_a_process_that_opens_waits_for_another_that_does);
     RUN(test_a_full_disk_leaves_the_lock_to_its_holder);
+    RUN(test_what_is_no_errno_has_words);
     RUN(test_a_sync_that_fails_once_is_made_up_for);
     RUN(test_a_sync_that_keeps_failing_is_told);
     RUN(test_a_sync_that_failed_for_another_has_failed);
