@@ -277,15 +277,21 @@ def test_on_a_full_disk_nothing_has_happened(host: Host, tmp_path: Path) -> None
     assert run_on_a_small_disk(host.name, tmp_path, FULL, size="2m") == "1"
 
 
+def log_of_100(host: Host) -> tuple[pynotify.Connection, pynotify.Topic]:
+    """Messages."""
+    conn = host.connect()
+    topic = conn.topic("t", durable=True, fsync="always")
+    topic.channel("c")
+    topic.publish_many([b"before %d" % i for i in range(100)])
+    return conn, topic
+
+
 @pytest.mark.parametrize("what", ["file", "files", "directory", "cut"])
 def test_a_log_that_was_removed_is_written_again(
     host: Host, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By something that cleans up, under the running system."""
-    conn = host.connect()
-    topic = conn.topic("t", durable=True, fsync="always")
-    topic.channel("c")
-    topic.publish_many([b"before %d" % i for i in range(100)])
+    conn, topic = log_of_100(host)
     directory = tmp_path / host.name
     if what == "directory":
         shutil.rmtree(directory)
@@ -326,10 +332,7 @@ def test_a_log_that_was_replaced_is_written_again(
     host: Host, tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By an administrator, under the running system: what was written to the old file is gone."""
-    conn = host.connect()
-    topic = conn.topic("t", durable=True, fsync="always")
-    topic.channel("c")
-    topic.publish_many([b"before %d" % i for i in range(100)])
+    conn, topic = log_of_100(host)
     directory, aside = tmp_path / host.name, tmp_path / "aside"
     directory.rename(aside)
     if what == "copied":
